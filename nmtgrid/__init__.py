@@ -5,13 +5,13 @@ Data flows one way, and each arrow is one record type:
     raw text -> tokens -> Dataset -> Batch -> features at PredictionSites -> Loss -> model directory
     model directory -> Hypothesis -> text, traces, scores, figures
 
-Dependencies are layered (`tests/test_code_rules.py` holds the layers); a good order of reading is
+Dependencies are layered, which `tests/test_code_rules.py` enforces; a good order of reading is
 
 1. `base/`      errors that say what to do next, configurations, rows of a state; `io/`: files
 2. `text/`      Moses tokenisation, byte-pair encoding, vocabularies; `pipeline` joins them
 3. `data/`      the dataset directory, `Batch`; `toy/`: the embedded corpus; `captioning/`
 4. `models/api` the one protocol of every architecture; then `models/pervasive` and `models/zoo`
-5. `layers/`    what the models consist of; `kernels/` has each fast kernel and its reference
+5. `layers/`    the layers of the models; `kernels/` has each fast kernel and its reference
 6. `search/`    the one decoding loop
 7. `training/`  objectives, optimisers, and a training loop that yields events
 8. `online/`    simultaneous translation (chapter 4); `adaptive/`: early exit (chapter 5);
@@ -19,7 +19,7 @@ Dependencies are layered (`tests/test_code_rules.py` holds the layers); a good o
 9. `metrics/`, `analysis/`, `serve/`, `cli/`: scores, figures, a local web page and service, and a
    thin command line
 
-`convert/` reads and writes models of other toolkits. `tests/invariants/` holds the invariant tests
+`convert/` reads and writes models of other toolkits. `tests/invariants/` has the invariant tests
 that every architecture must pass; `docs/glossary.md` and `docs/equations.md` lead from the terms
 and equations of the thesis to the code.
 """
@@ -57,5 +57,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What `__getattr__` loads is to be completed in a notebook too.
+    # Notebooks should complete the names that `__getattr__` loads, too.
     return sorted({*globals(), *__all__})

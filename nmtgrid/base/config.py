@@ -1,8 +1,8 @@
 """Configurations: frozen dataclasses, read from and written to JSON, changed by `--set a.b=c`.
 
-And registries, the tables of what a configuration names.
+Also registries: tables of the named objects that configurations refer to.
 
-All faults are collected and raised together; for an unknown key the nearest known one is named.
+All faults are collected and raised together; an error for an unknown key names the nearest one.
 A dataclass may define `faults(self) -> list[str]`, which returns what is wrong with its values; a
 subclass of `CheckedSettings` writes the range of a setting into its type.
 """
@@ -37,16 +37,16 @@ class Registry(Generic[Entry]):
     """
 
     def __init__(self, kind: str, advice: str = "") -> None:
-        """`advice` is given after the nearest name where a name is not known."""
+        """`advice` follows the nearest name in the error for an unknown name."""
         self.kind, self.advice = kind, advice
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> None:
-        """Enter `entry` under `name`."""
+        """Register `entry` under `name`."""
         if name in self._entries:
             raise ValueError(
-                f"{self.kind} {name!r} is registered twice: give one another name, or, to define "
-                "it anew, restart Python (in a notebook: the kernel)"
+                f"{self.kind} {name!r} is registered twice: rename one of them or, to redefine "
+                "it, restart Python (in a notebook: the kernel)"
             )
         self._entries[name] = entry
 
@@ -63,16 +63,16 @@ class Registry(Generic[Entry]):
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The values that a number may have: part of a setting's type, `Annotated[int, FROM_1]`."""
+    """The allowed values of a number, as part of a setting's type: `Annotated[int, FROM_1]`."""
 
     text: str
     contains: Callable[[Any], bool]
     advice: Callable[[Any], str] = lambda value: ""
-    """What a message adds about a value outside."""
+    """Returns what a message adds about a value outside the range."""
 
     def faults(self, called: str, value: Any) -> list[str]:
-        """Return a sentence if the value of what is `called` so lies outside; None is no value."""
-        if value is None or self.contains(value):
+        """Return one fault if the `value` of a setting is outside; `called` is its name."""
+        if value is None or self.contains(value):  # None means no value
             return []
         shown = repr(value) if isinstance(value, str) else value
         return [f"{called} must be {self.text}, but is {shown}{self.advice(value)}."]
@@ -83,7 +83,7 @@ def between(least: float, most: float) -> Range:
     return Range(f"from {least:,} to {most:,}", lambda value: least <= value <= most)
 
 
-# Comparisons with NaN are false, so it lies outside of all ranges.
+# Comparisons with NaN are false, so it is outside every range.
 ABOVE_0 = Range("a number above 0", lambda value: 0 < value < math.inf)
 FROM_0 = Range("a number from 0 on", lambda value: 0 <= value < math.inf)
 FROM_1 = Range("at least 1", lambda value: value >= 1)
@@ -92,18 +92,18 @@ WHOLE_FROM_1 = Range("a whole number from 1 on", lambda value: value >= 1 and va
 SHARE = between(0, 1)
 BELOW_1 = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 POSITIVE = Range("a number above 0", lambda value: value > 0)
-"""Infinity too."""
+"""Includes infinity."""
 INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
 SEED = Range("from 0 to 2^63 - 1", lambda value: 0 <= value < 2**63)
 
 
 Condition = tuple[str, tuple[Any, ...] | Range]
-"""A setting of the same group, or of another one by its whole name, and the values with which a
-setting has an effect."""
+"""The name of a setting (of the same group, or the full name of another one) and its values for
+which a dependent setting has an effect."""
 
 
 def holds(value: Any, values: tuple[Any, ...] | Range) -> bool:
-    """Return whether a setting's value meets a condition: one of some values, or in a range."""
+    """Return whether a setting's value is one of `values`, or in that range."""
     return values.contains(value) if isinstance(values, Range) else value in values
 
 
@@ -112,14 +112,14 @@ class CheckedSettings:
 
     group: ClassVar[str] = ""
     only_with: ClassVar[Mapping[str, Condition]] = {}
-    """Settings that change nothing unless another one has one of some values."""
+    """Settings that have an effect only for certain values of another setting."""
 
     def called(self, name: str) -> str:
-        """Return what messages call a setting."""
+        """Return the name of a setting in messages."""
         return f"`{self.group}.{name}`" if self.group else f"`{name}`"
 
     def ineffective(self, names: Iterable[str]) -> list[str]:
-        """Return which of the settings change nothing, because of another one of this group."""
+        """Return the settings that have no effect because of another one of this group."""
         conditions = {name: self.only_with[name] for name in names if name in self.only_with}
         return [
             name
@@ -137,7 +137,7 @@ class CheckedSettings:
         ]
 
 
-# Annotations are strings, and evaluating them takes long.
+# Annotations are strings, which are slow to evaluate.
 @functools.cache
 def _ranges(kind: type[Any]) -> dict[str, Range]:
     hints = typing.get_type_hints(kind, include_extras=True).items()
@@ -157,15 +157,15 @@ def to_json(config: Any) -> Any:
 
 
 def from_attributes(kind: type[Config], source: Any, **changed: Any) -> Config:
-    """Return a `kind` whose fields are the attributes of `source` of these names, or `changed`."""
+    """Return a `kind` with the fields in `changed`, and the others from attributes of `source`."""
     names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
     return kind(**{n: changed[n] if n in changed else getattr(source, n) for n in names})
 
 
 def from_json(kind: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
-    """Return a `kind` made of `values`; missing keys take their defaults.
+    """Return a `kind` built from `values`; missing keys take their defaults.
 
-    Raises ConfigError with every unknown key, wrong type and value that `faults` refuses.
+    Raises ConfigError with every unknown key, wrong type and value that `faults` rejects.
     """
     faults: list[str] = []
     config = _read(kind, values, where, faults)
@@ -176,7 +176,7 @@ def from_json(kind: type[Config], values: Mapping[str, Any], where: str = "") ->
 
 
 def check(config: Any) -> None:
-    """Raise ConfigError with all that `faults` finds in `config` and below it."""
+    """Raise ConfigError with all faults of `config` and its nested groups, if there are any."""
     faults = _faults(config)
     if faults:
         raise ConfigError(faults)
@@ -192,17 +192,17 @@ def override(config: Config, changes: Changes) -> Config:
 
 
 def set_option(name: str) -> str:
-    """Return what messages call a setting that `--set` gives."""
+    """Return the name in messages of a setting changed by `--set`."""
     return f"--set {name}"
 
 
 def override_all(
     config: Config, layers: Iterable[tuple[Callable[[str], str], Changes]]
 ) -> Config:
-    """Return `config` with several layers of changes; of those to one setting the last one wins.
+    """Return `config` with several layers of changes; the last change to a setting wins.
 
-    Each layer is (what messages call a setting, by its name; changes). Raises ConfigError with
-    every fault at once.
+    Each layer is (function from a setting's name to its name in messages, changes). Raises
+    ConfigError with every fault at once.
     """
     faults: list[str] = []
     # Through JSON, so that changed values are checked like those of a file.
@@ -220,7 +220,7 @@ def override_all(
 
 
 def _pairs(changes: Changes, faults: list[str]) -> Mapping[str, Any]:
-    """Return what `changes` set, by dotted name."""
+    """Return the values that `changes` set, by dotted name."""
     if isinstance(changes, Mapping):
         return changes
     pairs: dict[str, Any] = {}
@@ -231,13 +231,13 @@ def _pairs(changes: Changes, faults: list[str]) -> Mapping[str, Any]:
             continue
         try:
             pairs[name.strip()] = json.loads(value)
-        except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
+        except (ValueError, RecursionError):  # a word, too long a number or too deep a list
             pairs[name.strip()] = _word(value)
     return pairs
 
 
 def _word(text: str) -> Any:
-    """Return what a text that is not JSON stands for: a constant, a number such as `.5`, itself."""
+    """Return the value of a text that is not JSON: a constant, a number such as `.5`, or itself."""
     constants = {"true": True, "false": False, "none": None}
     if text.strip().lower() in constants:
         return constants[text.strip().lower()]
@@ -255,9 +255,9 @@ def flatten(
     known: Iterable[str] = (),
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return the tables `values`, of settings of a `kind`, by dotted name.
+    """Return the settings of a `kind` in nested tables `values`, by dotted name.
 
-    Names that are not there become faults; `known` are others that may be meant.
+    Unknown names become faults; `known` are further names to suggest.
     """
     settings: dict[str, Any] = {}
     hints = _hints(typing.cast(Any, kind))
@@ -305,7 +305,7 @@ def meanings(kind: type[Any], prefix: str = "") -> dict[str, str]:
 
 
 def json_schema(kind: type[Any], name: str = "") -> dict[str, Any]:
-    """Return the JSON Schema of a table of settings of a `kind`, called `name` in the whole."""
+    """Return the JSON Schema of a table of settings of a `kind`; `name` is its dotted name."""
     properties, texts = {}, meanings(kind)
     for field in dataclasses.fields(kind):
         hint = _hints(typing.cast(Any, kind))[field.name]
@@ -336,12 +336,12 @@ def value_schema(hint: Any) -> dict[str, Any]:
 
 @functools.cache
 def _field_docstrings(kind: type[Any]) -> dict[str, str]:
-    # Python keeps no docstring of a field: the help texts of settings come from the source.
+    # Python keeps no docstrings of fields: the help texts of settings are parsed from the source.
     try:
         source = inspect.getsource(kind)
-    except (OSError, TypeError):  # a type that was made while running has none
+    except (OSError, TypeError):  # a type created at run time has no source
         return {}
-    # A class within a function is indented, which the parser refuses.
+    # A class within a function is indented, which the parser rejects.
     body = ast.parse(inspect.cleandoc("\n" + source)).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -363,7 +363,7 @@ def _assign(
     called: Callable[[str], str],
     faults: list[str],
 ) -> None:
-    """Set the setting `path` of `values`, the JSON of a `kind`, or enter a fault."""
+    """Set the setting `path` in `values`, the JSON of a `kind`, or append to `faults`."""
     hint: Any = kind
     group, below = {}, values
     for name in path.split("."):
@@ -387,7 +387,7 @@ def _is_group(hint: Any) -> bool:
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
-# Annotations are strings here, and evaluating them takes longer than reading a configuration.
+# Annotations are strings, and evaluating them takes longer than reading a configuration.
 @functools.cache
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
     hints = typing.get_type_hints(kind)
@@ -415,10 +415,10 @@ def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
 
 
 def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
-    """Return `value` converted to the type `hint`, or enter a fault."""
+    """Return `value` converted to the type `hint`, or append to `faults`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hasattr(value, "item") and not getattr(value, "shape", ()):
-        value = value.item()  # a number of NumPy or torch, as Python has it
+        value = value.item()  # a scalar of NumPy or torch becomes a Python number
     if dataclasses.is_dataclass(hint):
         return _read(hint, value, where + ".", faults)
     if origin in (typing.Union, types.UnionType):
@@ -428,8 +428,8 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
         return convert(next(a for a in arguments if a is not type(None)), value, where, faults)
     if origin is typing.Literal:
         if value is None and "none" in arguments:
-            return "none"  # `--set name=none` reads as no value where a setting may have none.
-        # True equals 1, which a choice between numbers would accept.
+            return "none"  # `--set name=none` was parsed as None, but here it is a choice.
+        # True equals 1, so a choice between numbers would accept it.
         if value in arguments and not isinstance(value, bool):
             return value
         choices = [str(choice) for choice in arguments]
@@ -460,7 +460,7 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value of the wrong type for a message, which tells the text "5" from the number."""
+    """Return a value of the wrong type for a message that tells the text "5" from the number 5."""
     if isinstance(value, str) and _word(value) is None:
         return f'`"{_shown(value)}"`, which stands for no value'
     if isinstance(value, str) and not isinstance(_word(value), str):
@@ -469,10 +469,10 @@ def _format_value(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message; what is long is shortened."""
+    """Return a value for a message, shortened if it is long."""
     try:
         return shortened(str(value).lower() if isinstance(value, bool) else str(value))
-    except ValueError:  # Python writes no number of more than 4,300 digits
+    except ValueError:  # Python refuses to write integers of more than 4,300 digits
         return "a very long number"
 
 

@@ -17,7 +17,7 @@ from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import reason
 
 _LARGEST = 1 << 16
-"""Bytes of a configuration: what is longer is another kind of file."""
+"""Maximum size of a configuration in bytes; a larger file is something else."""
 _TABLES = ("model", "training", "batches", "smoothing", "search")
 
 
@@ -29,22 +29,22 @@ class ConfigFile:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     text: str = dataclasses.field(default="", repr=False)
     is_model: bool = False
-    """Whether it is the `config.json` of a model, which holds every setting."""
+    """Whether it is the `config.json` of a model, which contains every setting."""
     known: tuple[str, ...] = ()
     """The keys of all options of the command."""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The keys whose values it has taken for its options, by the options' names in messages."""
+    """The keys that the command has used as options, by the options' names in messages."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What is left, which are settings."""
+    """The remaining values, which are settings."""
     faults: tuple[str, ...] = ()
-    """What is wrong with the options."""
+    """Faults of the options."""
     faulty_fields: frozenset[str] = frozenset()
-    """The fields of the command's arguments whose values are wrong."""
+    """The fields of the command's arguments that have wrong values."""
 
     def located(self, faults: Iterable[str], names: Mapping[str, str]) -> list[str]:
-        """Return `faults` with file and line before those that speak of something in this file.
+        """Return `faults`, with file and line in front of those about entries of this file.
 
-        `names` are the keys in this file by what messages call them.
+        `names` maps names in messages to keys in this file.
         """
         messages = []
         for fault in faults:
@@ -65,8 +65,8 @@ class ConfigFile:
 
         lines: dict[str, int] = {}
         table, statement, begin = "", "", 0
-        # The parser tells no lines. A statement is the least number of lines that parse by
-        # themselves, and it is the only one in them.
+        # The parser reports no line numbers. The shortest run of lines that parses by itself is
+        # exactly one statement.
         for number, line in enumerate([] if self.is_model else self.text.split("\n"), 1):
             begin = begin if statement else number
             statement += line + "\n"
@@ -86,7 +86,7 @@ class ConfigFile:
 
 
 def dotted(values: Any, prefix: str = "") -> list[str]:
-    """Return the dotted names of all keys in nested tables, each table before what is in it."""
+    """Return the dotted names of all keys in nested tables, each table before its own keys."""
     if isinstance(values, list):
         return [name for item in values for name in dotted(item, prefix)]
     if not isinstance(values, dict):
@@ -123,7 +123,7 @@ _REPEATED = {
     "Cannot overwrite a value": "this key is given twice, or is both a value and a table.",
     "Cannot declare": "this table is given twice: put its settings together.",
 }
-"""What the parser says about duplicate entries."""
+"""Messages by the beginnings of the parser's messages about duplicate entries."""
 
 
 def _read_text(path: Path) -> str:
@@ -144,7 +144,7 @@ def _read_text(path: Path) -> str:
     if len(content) > _LARGEST:
         raise InputError("it is too long for a configuration.", path=path)
     try:
-        # As the parser wants lines to end; a byte-order mark is left out.
+        # Line ends as the parser normalises them; `utf-8-sig` drops a byte-order mark.
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as fault:
         line = content[: fault.start].count(b"\n") + 1
@@ -166,7 +166,7 @@ def _model_values(path: str, text: str) -> dict[str, Any]:
     settings = values.get("settings", {})
     groups = [values.get("model"), settings]
     groups += [settings.get("objective", {})] if isinstance(settings, dict) else []
-    # A configuration in JSON has a table `model` too: most of it would be ignored.
+    # A configuration written as JSON has a table `model` too, but most of it would be ignored.
     is_model = "format" in values and "arch" in values
     if not is_model or not all(isinstance(group, dict) for group in groups):
         raise InputError("it is JSON, but not the `config.json` of a model.", advice, path=path)
@@ -198,5 +198,5 @@ def _toml_value(value: Any) -> str:
         return f"[{', '.join(map(_toml_value, value))}]"
     if value is None:
         return '"none"'
-    # Strings, numbers and booleans are those of JSON, but for the one control character above.
+    # Strings, numbers and booleans are written as in JSON, except for DEL, which TOML escapes.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

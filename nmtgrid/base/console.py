@@ -1,4 +1,4 @@
-"""The only place below the command line that prints: tables, progress with time left, messages."""
+"""The only module below the command line that prints: tables, progress bars, messages."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ output = Console(soft_wrap=True, highlight=False)
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
 _is_quiet = False
-# Columns of a table that is not written to a terminal.
+# Width of a table that is not written to a terminal.
 _UNBOUNDED = 10_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def mute(speaker: str) -> None:
-    """Print nothing while `messages.quiet` stays: another process does the same and prints for all.
+    """Print nothing while `messages.quiet` is set: another process of the same run prints.
 
-    `speaker` is the name of this process, which stands before its errors later.
+    `speaker` is the name of this process, which is put before its errors later.
     """
     global _speaker
     messages.quiet, _speaker = True, f"{speaker}: "
@@ -75,7 +75,7 @@ def table(
 ) -> None:
     """Print a table on standard error; numbers, or the columns in `is_right`, are right-aligned.
 
-    `width` limits its columns where it is not written to a terminal.
+    `width` limits its width in characters if it is not written to a terminal.
     """
     if _is_quiet and console is messages:
         return
@@ -84,7 +84,7 @@ def table(
     for column, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[column], (int, float)) for row in rows)
         numeric = numeric if is_right is None else is_right[column]
-        # Folded, not cut: what is in a table can be copied whole.
+        # Folded, not cut, so that whole cells can be copied.
         content.add_column(
             Text(heading),
             justify="right" if numeric else "left",
@@ -92,9 +92,9 @@ def table(
             no_wrap=column == 0 and console is output,
         )
     for row in rows:
-        # Text, not a string: `[b]` in a cell is no markup.
+        # Text, not a string: `[b]` in a cell is not markup.
         content.add_row(*(Text(_format(cell)) for cell in row))
-    # A file or a pipe has no width: there the table is as wide as its content, or as `width`.
+    # A file or a pipe has no width: the table is then as wide as its content, or as `width`.
     if not (console.is_terminal or "COLUMNS" in os.environ):
         quiet = console.quiet
         console = Console(
@@ -113,15 +113,15 @@ class Bar:
 
     @property
     def seconds(self) -> float:
-        """The time since it began, or began anew."""
+        """Seconds since the bar was shown or its last stage began."""
         return self._progress.tasks[0].elapsed or 0.0
 
     def update(self, **changes: Any) -> None:
-        """Change it: `advance`, `completed`, `total`, `note` (a text such as a rate)."""
+        """Update `advance`, `completed`, `total` or `note` (a text such as a rate)."""
         self._progress.update(self._id, **changes)
 
     def stage(self, description: str) -> None:
-        """Begin anew with another description, unless it is the same."""
+        """Restart the bar with a new description; do nothing if it is the current one."""
         if description != self._progress.tasks[0].description:
             self._progress.reset(self._id, description=description)
 
@@ -156,10 +156,10 @@ def _format(cell: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` with what no terminal should get written as escapes.
+    """Return `text` with characters that are unsafe on a terminal written as escapes.
 
-    These are control characters, which may be commands to it, and what no encoding has (odd bytes
-    of file names).
+    These are control characters, which may be terminal commands, and lone surrogates (undecodable
+    bytes of file names).
     """
     return _CONTROL.sub(
         lambda match: f"\\x{ord(match[0]):02x}", text.encode("utf-8", "backslashreplace").decode()

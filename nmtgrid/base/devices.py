@@ -17,25 +17,26 @@ from torch import Tensor
 
 from nmtgrid.base.errors import DeviceError
 
-# What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions.
+# Fragments of error messages of torch's allocators, and of CUDA and its libraries.
 _OUT_OF_MEMORY = (
     "defaultcpuallocator", "not enough memory", "out of memory", "alloc_failed",
 )  # fmt: skip
 _NO_ENGINE = "unable to find an engine"
-"""What cuDNN says of too little memory, and of shapes and types that it does not have."""
+"""cuDNN's error for too little memory, but also for unsupported shapes and types."""
 
 
 def autocast(device: torch.device, bf16: bool) -> torch.autocast:
-    """Return the context that models compute in: in bfloat16, or as their weights are."""
+    """Return the context that models compute in: bfloat16, or the type of their weights."""
     return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
 
 
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
-    """Compute without gradients, on a CPU in inference mode: small operations take a tenth less.
+    """Compute without gradients; on a CPU in inference mode, where small operations take 10% less.
 
-    Not under autocast, which keeps no cast weights there; on GPUs it has not been measured. Tensors
-    that are made in inference mode can be neither changed outside of it nor used in training.
+    Inference mode is not used under autocast, which caches no cast weights in it, nor on GPUs,
+    where it has not been measured. Tensors created in inference mode can be neither changed
+    outside it nor used in training.
     """
     is_plain = not torch.is_autocast_enabled("cpu") and not torch.cuda.is_available()
     with torch.inference_mode() if is_plain else torch.no_grad():
@@ -43,7 +44,7 @@ def without_gradients() -> Iterator[None]:
 
 
 def free_memory() -> None:
-    """Return freed memory from the C library's heap to the system (glibc only; else nothing).
+    """Return freed memory from the C library's heap to the system (glibc only).
 
     Tensors of ever-changing sizes leave holes in the heap, which would grow by gigabytes an hour.
     """
@@ -53,26 +54,26 @@ def free_memory() -> None:
 
 
 class HeapTrimmer:
-    """Gives freed memory back where the process has grown by holes in its heap (Linux alone).
+    """Returns freed memory to the system if the process has grown by holes in its heap (Linux).
 
-    For the next update or search the system has to write zeros into all those pages again, so
-    that giving memory back at fixed intervals would cost time.
+    The system has to zero all those pages again for the next update or search, so that returning
+    memory at fixed intervals would cost time.
     """
 
     def __init__(self) -> None:
         self._limit = 0
 
     def trim(self) -> None:
-        """Call `free_memory` if the process has grown by half.
+        """Call `free_memory` if the process has grown by half, and by at least 256 MiB.
 
-        Since the first call, or the first one after memory was given back.
+        Growth counts from the first call, or from the first one after memory was returned.
         """
         size = resident_bytes()
         if self._limit and size > self._limit:
             free_memory()
             self._limit = 0
         else:
-            # Half of a small process is soon reached, and not worth a second pass.
+            # A small process soon grows by half, which is not worth trimming.
             self._limit = self._limit or max(size * 3 // 2, size + _LEAST_GROWTH)
 
 
@@ -80,7 +81,7 @@ _LEAST_GROWTH = 2**28
 
 
 def resident_bytes() -> int:
-    """Return the bytes of memory that this process occupies, 0 where the system does not tell."""
+    """Return the bytes of memory that this process occupies, or 0 if the system does not say."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -89,10 +90,10 @@ def resident_bytes() -> int:
 
 
 def keep_memory() -> None:
-    """Let the C library keep what is freed, until `free_memory` (glibc only; else nothing).
+    """Let the C library keep freed memory until `free_memory` is called (glibc only).
 
-    By default it returns the end of its heap after each update of a training or step of a search,
-    and for the next one the system has to write zeros into all those pages again.
+    By default it returns the end of its heap after each training update or search step, and the
+    system has to zero all those pages again for the next one.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -102,7 +103,7 @@ def keep_memory() -> None:
 
 
 _MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 2**25}
-"""M_TRIM_THRESHOLD, and M_MMAP_THRESHOLD, which glibc itself raises no further than that."""
+"""M_TRIM_THRESHOLD, and M_MMAP_THRESHOLD at the maximum to which glibc itself raises it."""
 
 
 def is_out_of_memory(fault: BaseException) -> bool:
@@ -127,9 +128,9 @@ _GPU = ("cuda", "cudnn", "cublas", _NO_ENGINE)
 
 
 def fragmentation_advice(fault: BaseException) -> str:
-    """Return what helps where a GPU has enough memory, but in pieces; else an empty string.
+    """Return advice if a GPU has enough free memory, but fragmented; else an empty string.
 
-    torch says in its error how much was asked for, and how much it holds without using it.
+    torch's error says how much was requested, and how much is reserved but unallocated.
     """
     asked, unused = (_size(pattern, str(fault)) for pattern in (_ASKED, _UNUSED))
     if not asked or unused < asked:
@@ -145,7 +146,7 @@ _ASKED, _UNUSED = f"Tried to allocate {_SIZE}", f"{_SIZE} is reserved by PyTorch
 
 
 def _size(pattern: str, message: str) -> float:
-    """Return the bytes that `pattern` finds in a message, 0 where it finds none."""
+    """Return the number of bytes that `pattern` matches in a message, or 0 without a match."""
     match = re.search(pattern, message)
     return float(match[1]) * 1024.0 ** " KMG".index(match[2] or " ") if match else 0.0
 
@@ -161,7 +162,7 @@ def _is_short_of_memory() -> bool:
 
 @functools.cache
 def is_intel() -> bool:
-    """Return whether the processor is Intel's, by the kernel's list or else by Python's."""
+    """Return whether the processor is Intel's, according to the kernel or else to Python."""
     try:
         vendors = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -172,10 +173,10 @@ def is_intel() -> bool:
 def find_device(name: str, *, is_training: bool = False) -> torch.device:
     """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, or `auto` (a GPU if there is one).
 
-    A GPU becomes torch's current one, and computes fp32 without TF32. On a CPU the caches of shapes
-    are bounded, unless the environment says how, and more tightly where `is_training`.
+    A GPU becomes torch's current device and computes fp32 without TF32. The CPU's caches of shapes
+    are bounded unless the environment sets their sizes, more tightly if `is_training`.
 
-    Raises DeviceError when it is not there.
+    Raises DeviceError if the device is not available.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
@@ -197,9 +198,9 @@ def find_device(name: str, *, is_training: bool = False) -> torch.device:
             f"The device `{name}` is not available: there are only {count} (from 0).",
             "Give a smaller number.",
         )
-    # torch and oneDNN keep what they made for the last 1,024 shapes, in trainings hundreds of MB,
-    # though a training on text hardly meets a shape again. The shapes of a search recur in its next
-    # batch, and those of reading policies are more than 128. torch and oneDNN read these variables
+    # By default torch and oneDNN cache primitives of the last 1,024 shapes: hundreds of MB in
+    # training, where shapes of text batches hardly recur. The shapes of a search recur in its next
+    # batch, and reading policies have more than 128 of them. Both libraries read these variables
     # when they first compute.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128" if is_training else "1024")
@@ -220,11 +221,11 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    """Set the states that `random_states` returned, on whichever GPU that was.
+    """Restore the states that `random_states` returned, whichever GPU they come from.
 
-    Older ones are of every GPU by its number: that of `device` is taken, or the first.
+    Older checkpoints have the states of all GPUs by number: that of `device` is used, or the first.
     """
-    # States loaded onto a GPU are refused by the generators.
+    # The generators accept states on the CPU only.
     torch.set_rng_state(states["random.cpu"].cpu())
     if device.type == "cuda":
         names = ("random.cuda", f"random.cuda.{device.index or 0}", "random.cuda.0")

@@ -63,7 +63,7 @@ class TrainingError(NmtgridError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``Did you mean `x`?`` for the known name nearest to `word`, or the names.
+    """Return ``Did you mean `x`?`` for the known name nearest to `word`, or a list of the names.
 
     The same last part in another group, or a name that `word` abbreviates, counts as nearest.
     """
@@ -71,11 +71,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     last = word.rpartition(".")[2]
     close = []
     for name in names:
-        # A name without its groups, and its initials where it has several words.
+        # A name without its groups, and its initials if it has several words.
         short = name.rpartition(".")[2]
         initials = "".join(part[:1] for part in short.split("_")) if "_" in short else short
         close += [name] if last in (short, initials) else []
-    # Similar spelling comes second: an abbreviation such as `lr` is far from its name in letters.
+    # Similar spelling comes second: an abbreviation such as `lr` is spelt unlike its full name.
     close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"Did you mean `{close[0]}`?"

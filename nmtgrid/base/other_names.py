@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 
 def _by_name(table: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the keys of `table` by each of the names, separated by spaces, of its values."""
+    """Return the keys of `table` by each of the space-separated names in its values."""
     by_name: dict[str, tuple[str, ...]] = {}
     for ours, names in table.items():
         for name in names.split():
@@ -69,7 +69,7 @@ SETTINGS = _by_name({
     "tied-embeddings-all share-embeddings weight-tying-type tied-softmax tied-embeddings-src",
     "objective.label_smoothing": "smoothing label-smoothing-factor ls",
 })  # fmt: skip
-"""Our settings, of some architectures, by what others call them."""
+"""Our settings (some exist only in some architectures) by their names in other toolkits."""
 
 _EVERYWHERE = {
     "`--device`": "gpu gpus gpu-id cuda cpu use-gpu use-cuda no-cuda devices device-ids",
@@ -152,7 +152,7 @@ OPTIONS = {
         "`--stream --k N`": "waitk wait-k test-waitk wait",
         "the argument INPUT": "input src source file input-file",
         **_PATHS,
-        "left out: the text is joined and detokenised in any case": "remove-bpe post-process "
+        "not needed: the text is always joined and detokenised": "remove-bpe post-process "
         "detokenize bpe tokenizer sentencepiece",
     }),
     "online-eval": _by_name({
@@ -167,11 +167,11 @@ OPTIONS = {
         **_PATHS,
     }),
 }  # fmt: skip
-"""What to give instead, by command and by what others call it."""
+"""Our options, by command and by their names in other toolkits."""
 
 
 def option_hint(command: str, option: str) -> str:
-    """Return what to give instead of the unknown `option` (`--lr`) of a command, or nothing."""
+    """Return a hint at our name of an unknown `option` (`--lr`) of a command, or ""."""
     name = option.lstrip("-").replace("_", "-").lower()
     if options := OPTIONS.get(command, {}).get(name):
         return f"Here it is {' or '.join(options)}."
@@ -189,7 +189,10 @@ def option_hint(command: str, option: str) -> str:
 
 
 def setting_hint(setting: str, known: Iterable[str]) -> str:
-    """Return which of the `known` settings others call as the last part of `setting`, if any."""
+    """Return a hint at the `known` settings that other toolkits call `setting`, or "".
+
+    Only the last part of its dotted name counts.
+    """
     name = setting.rpartition(".")[2].replace("_", "-").lower()
     known = set(known)
     settings = [f"`{each}`" for each in SETTINGS.get(name, ()) if each in known]

@@ -24,17 +24,17 @@ from nmtgrid.base.errors import ConfigError, list_names, nearest
 from nmtgrid.base.spans import shortened
 
 ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
-"""What to do about a name that is not known, on the command line and in Python."""
+"""Advice for an unknown name, on the command line and in Python."""
 _modules: dict[Path, ModuleType] = {}
 _texts: dict[Path, bytes] = {}
-"""What was in each file when it was run."""
+"""The content of each file when it was run."""
 _running: set[Path] = set()
 
 
 def import_files(files: Iterable[str | Path]) -> None:
     """Run each file once in this process; other files of its folder can be imported by it.
 
-    Warns of a file that has been changed since. Raises ConfigError for what is no Python file,
+    Warns if a file has changed since. Raises ConfigError for a file that is not Python code,
     cannot be read, or fails.
     """
     if isinstance(files, (str, bytes, Path)):
@@ -53,7 +53,7 @@ def import_files(files: Iterable[str | Path]) -> None:
                 f"{path} calls nmtgrid while it is imported.",
                 'Put the call under `if __name__ == "__main__":`.',
             )
-        # Of several definitions with one name, that of the file named last is taken.
+        # If several files define a name, the file named last wins.
         if path in _modules:
             _modules[path] = _modules.pop(path)
             _warn_of_change(path)
@@ -63,7 +63,7 @@ def import_files(files: Iterable[str | Path]) -> None:
 
 
 def imported_name(text: str) -> str:
-    """Return the name in `text`, having run the file of the short form FILE.py:Name.
+    """Return the name in `text`; the file of the short form FILE.py:Name is run first.
 
     Raises ConfigError as `import_files` does, and for a file that does not define the name.
     """
@@ -83,7 +83,7 @@ def imported_name(text: str) -> str:
 
 
 def check_unique(texts: Iterable[str]) -> None:
-    """Raise ConfigError if texts that begin with FILE.py:Name have one name of two files."""
+    """Raise ConfigError if texts that begin with FILE.py:Name take one name from two files."""
     files: dict[str, str] = {}
     for text in texts:
         file, _, name = next(iter(text.split()), "").rpartition(":")
@@ -97,9 +97,9 @@ def check_unique(texts: Iterable[str]) -> None:
 
 
 def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
-    """Return what the imported files define and `accepts` takes, by name.
+    """Return the definitions in the imported files for which `accepts` is true, by name.
 
-    What a file has imported from elsewhere is not its own.
+    Names that a file has itself imported from elsewhere are left out.
     """
     return {
         name: value
@@ -110,15 +110,16 @@ def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
 
 
 def definition_line(name: str) -> str:
-    """Return `FILE:LINE: ` of the class or function that an imported file defines, else nothing."""
+    """Return `FILE:LINE: ` of a class or function that an imported file defines, or ""."""
     definitions = own_definitions(lambda value: inspect.isclass(value) or inspect.isfunction(value))
     return _line(definitions[name]) if name in definitions else ""
 
 
 def undecorated(kind: type, base: type | None = None) -> tuple[type, list[str]] | None:
-    """Return a class of the dataclass `kind` that is none itself, and the settings it would lose.
+    """Return the first class of `kind`'s MRO that is not decorated as a dataclass, if any.
 
-    `base` is the last class that is looked at; its attributes that are no fields are no settings.
+    Its settings, which would be lost, are returned with it. The search ends at `base`, whose
+    attributes other than fields do not count as settings.
     """
     others = {*dir(base)} - {field.name for field in dataclasses.fields(base)} if base else set()
     for cls in kind.__mro__:
@@ -135,10 +136,7 @@ def undecorated(kind: type, base: type | None = None) -> tuple[type, list[str]] 
 
 
 def check_dataclass(kind: Any, what: str) -> None:
-    """Raise TypeError unless the class `kind` is a dataclass, and its fields have defaults.
-
-    So must be all that it inherits from.
-    """
+    """Raise TypeError unless `kind` and its bases are dataclasses whose fields have defaults."""
     lost = undecorated(kind) if isinstance(kind, type) else None
     if not dataclasses.is_dataclass(kind) or lost:
         name = getattr(lost[0] if lost else kind, "__name__", str(kind))
@@ -182,12 +180,12 @@ def check_methods(value: object, what: str, interface: type, names: Iterable[str
 
 
 def _misfit(call: Any, ordered: Iterable[str], keywords: dict[str, Any]) -> str:
-    """Return why `call` cannot be called with these arguments, or nothing."""
+    """Return why `call` cannot be called with these arguments, or ""."""
     try:
         inspect.signature(call).bind(*ordered, **keywords)
     except TypeError as fault:
         return str(fault)
-    except ValueError:  # it is not written in Python
+    except ValueError:  # a function not written in Python
         pass
     return ""
 
@@ -195,7 +193,7 @@ def _misfit(call: Any, ordered: Iterable[str], keywords: dict[str, Any]) -> str:
 def _line(definition: Any) -> str:
     try:
         return f"{inspect.getfile(definition)}:{inspect.getsourcelines(definition)[1]}: "
-    except (OSError, TypeError):  # the class has been made by a call, or the file has changed
+    except (OSError, TypeError):  # the class was created by a call, or the file has changed
         return ""
 
 
@@ -204,7 +202,7 @@ def _defines(module: ModuleType, value: Any) -> bool:
 
 
 def _warn_of_change(path: Path) -> None:
-    # A file that was removed is still in use, as it was.
+    # The definitions of a file that was removed stay in use.
     if path.is_file() and path.read_bytes() != _texts[path]:
         warnings.warn(
             f"{path} has been changed since it was imported, but a file is run only once: its "
@@ -223,12 +221,12 @@ def _loaded(path: Path) -> ModuleType | None:
 
 
 def _run(path: Path) -> ModuleType:
-    # Behind all others, so that the files of this folder replace no module.
+    # After all others, so that files of this folder shadow no module.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     importlib.invalidate_caches()  # the file may have been written a moment ago
     importable = importlib.machinery.PathFinder.find_spec(path.stem)
-    # By its own name, if it can have it: another file that imports it must not run it again.
+    # Under its own name if that is free: another file that imports it must not run it again.
     if path.stem in sys.modules or importable is None or importable.origin != str(path):
         name = f"nmtgrid_own_{len(sys.modules)}_{path.stem}"
     else:
@@ -236,14 +234,14 @@ def _run(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up there.
+    # Dataclasses look up their module there.
     sys.modules[name] = module
     _running.add(path)
     try:
         spec.loader.exec_module(module)
     except FileNotFoundError as error:
         del sys.modules[name]
-        if path.exists():  # the file's own code looks for another
+        if path.exists():  # the file's own code did not find another file
             raise _failed(path, error) from error
         names = [file.name for file in path.parent.glob("*.py")]
         close = difflib.get_close_matches(path.name, names, n=1)
@@ -259,9 +257,9 @@ def _run(path: Path) -> ModuleType:
 
 
 def _check_neighbours(path: Path, module: ModuleType) -> None:
-    """Raise ConfigError if a module has taken something from another file than its neighbour.
+    """Raise ConfigError if a module has imported from another folder instead of its own.
 
-    Python knows one module of a name: that of another folder, perhaps, which was imported before.
+    Python has only one module per name, perhaps that of another folder, imported earlier.
     """
     for value in vars(module).values():
         name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
@@ -290,10 +288,10 @@ def imported_files() -> list[str]:
 
 
 def own_line(fault: BaseException) -> str:
-    """Return `FILE:LINE` of the user's own code that a fault came through last, or nothing.
+    """Return `FILE:LINE` of the user's own code nearest to where a fault was raised, or "".
 
-    Own code is the imported files, the program that was started, and what lies in their folders.
-    With `python -m nmtgrid` the program is not the user's.
+    Own code is the imported files, the running program, and other files in their folders. With
+    `python -m nmtgrid` the program is not the user's.
     """
     program = getattr(sys.modules["__main__"], "__file__", None)
     folders = {path.parent for path in _modules}

@@ -1,8 +1,8 @@
 """Rows of batches and states: lengths and masks; reordering, dropping and repeating rows.
 
 A state is a frozen dataclass (or tuple, list, dict) whose tensors all put rows first; rows are
-sentences x beam. Numbers, strings and None pass through. A value with a method
-`take_rows(index)` of its own reorders itself, so that a cache can copy only what is alive in it.
+sentences x beam. Numbers, strings and None pass through. A value with its own method
+`take_rows(index)` reorders itself, so that a cache can copy only the part in use.
 Search reorders beams with `take`; batches select the sentences of shared sources with it.
 """
 
@@ -19,13 +19,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 State = TypeVar("State")
 
 _VALUES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""What the host knows of tensors: lengths and indices as lists, of masks whether all is True."""
+"""Values known on the host: of lengths and indices as lists, of masks whether all are True."""
 
 
 def cache_on_host(tensor: Tensor, values: list[int]) -> Tensor:
-    """Return `tensor` [B] of lengths or indices, of which `host_values` need not ask the device.
+    """Return `tensor` [B] of lengths or indices after storing its `values` for `host_values`.
 
-    Its values must not change from then on.
+    The tensor must not be changed afterwards.
     """
     if tensor.device.type != "cpu":
         _VALUES[tensor] = values
@@ -33,13 +33,13 @@ def cache_on_host(tensor: Tensor, values: list[int]) -> Tensor:
 
 
 def host_values(tensor: Tensor) -> list[int]:
-    """Return the values of a tensor [B]; a device is waited for unless `cache_on_host` knew."""
+    """Return the values of a tensor [B], without synchronisation if `cache_on_host` has them."""
     values: list[int] | None = _VALUES.get(tensor)
     return tensor.tolist() if values is None else values
 
 
 def is_true_everywhere(mask: Tensor) -> bool:
-    """Return whether all of `mask` is True; a device is waited for unless `is_token` knew."""
+    """Return whether all of `mask` is True, without synchronisation if `is_token` stored it."""
     value: bool | None = _VALUES.get(mask)
     return bool(mask.all()) if value is None else value
 
@@ -58,9 +58,9 @@ def is_padding(lengths: Tensor, size: int) -> Tensor:
 
 
 def ragged_positions(lengths: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Return row and position [total] of each place in rows of `lengths` [B], row after row.
+    """Return (row, position), each [total], of all elements of rows with `lengths` [B], in order.
 
-    `total` is the sum of the lengths: with it no device is waited for.
+    `total` is the sum of the lengths; passing it avoids synchronising with the device.
     """
     numbers = torch.arange(len(lengths), device=lengths.device)
     row = numbers.repeat_interleave(lengths, output_size=total)

@@ -1,7 +1,7 @@
 """Lists of numbers as users type them: `1..9`, `1..9:2`, `1,3,5`, `inf`, `0.1..0.9:0.1`.
 
-Commas separate the parts of a list; a part is a number, or a span that includes both ends (where
-the step meets the last) with its step after a colon. Numbers are parsed as decimals, so
+Commas separate the parts of a list; a part is a number, or a span with its step after a colon. A
+span includes its last number if the step reaches it. Numbers are parsed as decimals, so
 0.1..0.9:0.1 contains 0.3, not 0.30000000000000004. The order is kept.
 """
 
@@ -21,7 +21,7 @@ INFINITE = "inf"
 _MOST_FAULTS = 10
 
 # Stricter than int() and float(), which accept 1_000, nan and digits of other scripts, and which
-# refuse or take very long for very many digits. Floats are exact up to 15 digits, and 18 fit into
+# fail or are very slow for very many digits. Floats are exact up to 15 digits; 18 digits fit into
 # 64 bits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 _LONG_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -36,21 +36,21 @@ _SHOWN = 60
 
 
 def whole_number(text: str) -> int:
-    """Return the whole number that `text` is: ASCII digits, 18 at most, perhaps a sign.
+    """Return the whole number in `text`: an optional sign and at most 18 ASCII digits.
 
-    All single whole numbers of the command line are read by this. Raises ValueError that says what
+    All single whole numbers of the command line are parsed here. Raises ValueError that says what
     is wrong with `text`.
     """
     return int(_checked(text, _LONG_WHOLE, "a whole number"))
 
 
 def is_whole_number(text: str) -> bool:
-    """Return whether `text` is a sign, perhaps, and ASCII digits, however many."""
+    """Return whether `text` is an optional sign and any number of ASCII digits."""
     return re.fullmatch("[+-]?[0-9]+", text) is not None
 
 
 def real_number(text: str) -> float:
-    """Return the number that `text` is: ASCII digits with a point and an exponent, inf or nan.
+    """Return the number in `text`: ASCII digits with a point and an exponent, inf or nan.
 
     Raises ValueError as `whole_number` does; whether the value fits is up to the caller.
     """
@@ -72,7 +72,7 @@ def _checked(text: str, pattern: re.Pattern[str], kind: str, where: str = "") ->
 
 
 def shortened(text: str) -> str:
-    """Return `text` with its end left out where it is too long for a message."""
+    """Return `text`, cut at the end if it is too long for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -94,7 +94,7 @@ def whole_numbers(
 
     With `infinite`, `inf` may be one of the parts and becomes `math.inf`, the only float. `option`
     is the option that the list belongs to, such as `--k`. Raises ConfigError that names every
-    fault: no number, below `least`, twice, more than `limit` of them.
+    fault: not a number, below `least`, listed twice, more than `limit` numbers.
     """
     reader = _Reader(option, _WHOLE, least, infinite, limit)
     values = reader.read(text, f"Write 1,3,5 or 1..9 or 1..9:2{' or inf' if infinite else ''}.")
@@ -109,10 +109,9 @@ def decimals(
     infinite: bool = False,
     such_as: str = "0.3,0.5 or 0.1..0.9:0.1",
 ) -> list[float]:
-    """Return the numbers of a list such as `0.5`, `0,1`, or `0.1..0.9:0.1`, whose step is needed.
+    """Return the numbers of a list such as `0.5`, `0,1`, or `0.1..0.9:0.1`; spans need a step.
 
-    `such_as` are the lists that the advice gives. `infinite` and what is raised: as in
-    `whole_numbers`.
+    `such_as` are the examples in the advice. `infinite` and the errors are as in `whole_numbers`.
     """
     reader = _Reader(option, _DECIMAL, least, infinite, MOST_NUMBERS)
     return [float(value) for value in reader.read(text, f"Write {such_as}.")]

@@ -1,8 +1,8 @@
 """Marks of subword units that show where words end: BPE's `@@` and SentencePiece's `▁`.
 
-A unit of BPE that does not end its word has `@@` after it. A piece of SentencePiece that begins a
-word has `▁` before it: whether one ends its word depends on the next. Units that are words have
-no mark, the empty text.
+A BPE unit that does not end its word is followed by `@@`. A SentencePiece piece that begins a word
+is preceded by `▁`, so whether a piece ends its word depends on the next one. For units that are
+whole words the mark is the empty string.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def mark_of(units: Sequence[str]) -> str:
 def begins_word(unit: str, mark: str, before: str) -> bool:
     """Return whether `unit` begins a new word after the units `before` it."""
     if mark == SPACE:
-        # A `▁` of its own belongs to the word after it.
+        # A `▁` alone belongs to the word after it.
         return unit.startswith(SPACE) and before.strip(SPACE) != ""
     return not (mark and before.endswith(mark))
 
@@ -34,7 +34,7 @@ def word_numbers(units: Sequence[str], mark: str) -> list[int]:
             word, before = word + 1, ""
         numbers.append(word)
         before += unit
-    # Of a `▁` after the last word nothing can be seen.
+    # A `▁` after the last word is not visible as a word.
     if mark == SPACE and word and not before.strip(SPACE):
         numbers = [min(number, word - 1) for number in numbers]
     return numbers

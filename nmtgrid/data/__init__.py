@@ -1,1 +1,1 @@
-"""The dataset directory, batches, and what builds them."""
+"""The dataset directory, batches, and the code that builds them."""

@@ -26,7 +26,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 class SharedSources:
     """The encoded sources of several batches, computed once with one dropout mask.
 
-    Row b of a batch has row rows[b] of the source [B', S] (None: they are the same).
+    Row b of a batch is row rows[b] of the source [B', S] (None: row b).
     """
 
     source: Tensor
@@ -35,12 +35,12 @@ class SharedSources:
     cache: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def of_rows(self, rows: Tensor) -> SharedSources:
-        """Return the same for a batch of these rows."""
+        """Return these sources for a batch of the selected `rows`."""
         return dataclasses.replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def twice(self) -> SharedSources:
-        """Return the same for `Batch.twice`: both passes draw dropout of their own."""
-        # Kept, so that batches which share these sources share the doubled ones too.
+        """Return these sources for `Batch.twice`; each of its two passes draws its own dropout."""
+        # Cached, so that batches which share these sources share the doubled ones too.
         if "twice" not in self.cache:
             values = host_values(self.source_lengths) * 2
             lengths = cache_on_host(self.source_lengths.repeat(2), values)
@@ -64,8 +64,8 @@ class Batch:
     Objectives add `weights` [B] of the sentences in the loss (None: 1 each) and `soft_targets` [B,
     T, C], the target distributions (None: target_output). Batches with the same sources encode them
     once through `shared`. `r_drop` is the alpha of R-Drop (None: off). `update` is the number of
-    updates done before the one that uses the batch, `fraction_done` the share of the run that is
-    over then (None: not in training).
+    updates done before the one that uses the batch, `fraction_done` the fraction of the run done by
+    then (None: not in training).
     """
 
     source: Tensor
@@ -97,12 +97,12 @@ class Batch:
 
     @cached_property
     def token_count(self) -> int:
-        """Target tokens to be predicted, end symbols included."""
+        """The number of target tokens to predict, end symbols included."""
         return sum(host_values(self.target_lengths))
 
     @cached_property
     def target_positions(self) -> tuple[Tensor, Tensor]:
-        """Sentence and position [M] of each target token, as `is_target.nonzero()` has them."""
+        """(sentence, position), each [M], of the target tokens in the order of `nonzero()`."""
         return ragged_positions(self.target_lengths, self.token_count)
 
     @cached_property
@@ -113,9 +113,9 @@ class Batch:
         return cache_on_host(self.source_lengths[self.target_positions[0]], widths)
 
     def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
-        """Return the state that a model's `encode` computes of source [B, S] and lengths [B].
+        """Return the state that a model's `encode` computes from source [B, S] and lengths [B].
 
-        It has a row for each sentence, as base/rows.py takes them.
+        It has one row per sentence (see base/rows.py).
         """
         shared = self.shared
         if shared is None:
@@ -128,13 +128,13 @@ class Batch:
         return state if shared.rows is None else take(state, shared.rows)
 
     def with_shared_source(self) -> Batch:
-        """Return this batch such that selections of it share its encoded sources."""
+        """Return this batch prepared so that selections from it share its encoded sources."""
         if self.shared is not None:
             return self
         return dataclasses.replace(self, shared=SharedSources(self.source, self.source_lengths))
 
     def twice(self) -> Batch:
-        """Return the sentences twice, [2B], for two passes in one, without soft targets."""
+        """Return a batch with each sentence twice [2B], for two passes in one; no soft targets."""
         doubled = self._map(lambda tensor: torch.cat([tensor, tensor]))
         for name in ("source_lengths", "target_lengths"):
             cache_on_host(doubled[name], host_values(getattr(self, name)) * 2)
@@ -154,18 +154,18 @@ class Batch:
         return dataclasses.replace(self, **self._map(Tensor.pin_memory))
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        """Return what `fn` makes of each tensor, by name."""
+        """Return `fn` of each tensor, by field name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: fn(value) for name, value in values.items() if isinstance(value, Tensor)}
 
     def repeated(self, times: int) -> tuple[Batch, Tensor]:
-        """Return each sentence `times` times, copies side by side, and their rows [B * times]."""
+        """Return (batch, rows): each sentence `times` times in a row, and its row [B * times]."""
         rows = torch.arange(len(self), device=self.source.device).repeat_interleave(times)
         cache_on_host(rows, [row for row in range(len(self)) for _ in range(times)])
         return self if times == 1 else self.with_shared_source().select(rows), rows
 
     def select(self, rows: Tensor) -> Batch:
-        """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
+        """Return a batch of the sentences `rows`, cut to their longest lengths."""
         chosen = host_values(rows)
         sources, targets = (
             [values[row] for row in chosen]
@@ -173,7 +173,7 @@ class Batch:
         )
         source_lengths = cache_on_host(self.source_lengths[rows], sources)
         target_lengths = cache_on_host(self.target_lengths[rows], targets)
-        # Columns of padding alone would only cost time.
+        # Columns of nothing but padding would only cost time.
         width, height = max(sources), max(targets)
         return Batch(
             self.source[rows, :width],
@@ -197,7 +197,7 @@ def collate(
     targets: Sequence[Sequence[int]],
     indices: Sequence[int] | None = None,
 ) -> Batch:
-    """Return the batch of these pairs of token ids, given without begin and end symbols."""
+    """Return the batch of these pairs of token ids, which have no begin and end symbols yet."""
     source = pad([[*tokens, END] for tokens in sources])
     target_output = pad([[*tokens, END] for tokens in targets])
     target_input = pad([[BEGIN, *tokens] for tokens in targets])
@@ -303,7 +303,7 @@ class BatchPlan:
     def walk(
         self, start: DataCursor, epochs: int | None = None
     ) -> Iterator[tuple[DataCursor, NDArray[Any]]]:
-        """Yield batches from `start` on, each with the cursor after it."""
+        """Yield (cursor after the batch, batch) from `start` on."""
         if not self.count:
             return
         epoch = start.epoch
@@ -329,13 +329,13 @@ class BatchPlan:
     def _pools(self, epoch: int) -> list[NDArray[Any]]:
         """Return the blocks (their numbers) of each pool."""
         blocks = -(-len(self.source_lengths) // self.block_size)
-        # Seeded by the epoch: a resumed run enters any epoch without those before it.
+        # Seeded by epoch, so that a resumed run can start at any epoch without the earlier ones.
         order = numpy.random.default_rng([self.seed, epoch]).permutation(blocks)
         size = max(1, self.pool_size // self.block_size)
         return [order[first : first + size] for first in range(0, blocks, size)]
 
     def epochs_done(self, cursor: DataCursor, pairs_per_batch: float) -> float:
-        """Return about how many epochs lie before `cursor`, for batches of this mean size."""
+        """Return approximately how many epochs precede `cursor`, for batches of this mean size."""
         pools = cursor.pool * self.pool_size / max(len(self.source_lengths), 1)
         batches = cursor.batch * pairs_per_batch / max(self.count, 1)
         return cursor.epoch + min(1.0, pools + batches)
@@ -343,7 +343,7 @@ class BatchPlan:
     def cells(self, indices: NDArray[Any]) -> int:
         """Return the grid cells of the batch of these pairs, padding and end symbols included.
 
-        By their given lengths, whatever the epoch.
+        The lengths are the original ones, without resegmentation.
         """
         height, width = self.target_lengths[indices].max(), self.source_lengths[indices].max()
         return len(indices) * (int(height) + 1) * (int(width) + 1)
@@ -398,7 +398,7 @@ def cut_by_length(
     """Return the `pairs` sorted by length and cut into batches; ties keep the order of `pairs`.
 
     Source lengths alternate between rising and falling from one target length to the next, so that
-    neighbours have similar lengths. A pair that exceeds a limit is a batch of its own.
+    neighbours have similar lengths. A pair that exceeds a limit forms a batch by itself.
     """
     source, target = source_lengths[pairs].astype(int), target_lengths[pairs].astype(int)
     # lexsort sorts by its last key first.

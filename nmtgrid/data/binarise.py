@@ -23,11 +23,11 @@ from nmtgrid.text.vocabulary import UNKNOWN
 _SIDES = ("source", "target")
 _LARGEST_CACHE = 200_000
 _LARGEST_BLOCK = 1 << 22
-# Bytes of an id in memory; in the file vocabularies of up to 65,536 types take two.
+# Bytes of an id in memory; in the file, ids of up to 65,536 types take two.
 _WIDTH = 4
 _NUMPY = {"U16": "<u2", "U32": "<u4"}
 
-# For each side the subwords of words that are segmented already, such as the frequent ones.
+# For each side the subwords of words that are already segmented, such as the frequent ones.
 Segmented = Sequence[Mapping[str, Iterable[str]]]
 
 
@@ -64,7 +64,7 @@ class _EncodedBlock(NamedTuple):
 class _BlockEncoder:
     def __init__(self, sides: tuple[Side, Side], segmented: Segmented) -> None:
         self._sides, self._segmented = sides, segmented
-        # Filled by each worker itself, so that only the table of subwords is sent to it.
+        # Each worker fills it itself, so that only the table of subwords is sent to workers.
         self._ids: list[_WordIds] = []
 
     def __call__(self, part: tuple[int, Block]) -> _EncodedBlock:
@@ -85,12 +85,12 @@ class _BlockEncoder:
 
 
 class Lengths(Counter[int]):
-    """Counts of sentence lengths, from which percentiles follow exactly."""
+    """Counts of sentence lengths, for exact percentiles."""
 
     def summary(self) -> dict[str, int]:
-        """Return the 5th, 50th and 95th percentile and the total, in units, no end symbol.
+        """Return the 5th, 50th and 95th percentile and the total, in units without end symbols.
 
-        A percentile is the least length that at least so many sentences do not exceed.
+        The p-th percentile is the least length that at least p% of the sentences do not exceed.
         """
         values = dict.fromkeys(("p5", "p50", "p95"), 0)
         seen = 0
@@ -113,7 +113,7 @@ def write_split(
 ) -> dict[str, Any]:
     """Write the ids of the tokenised files `texts` (source, target) to `path`.
 
-    A side without a file (None) is left out. Return the facts of the lengths, and as `pairs` the
+    A side without a file (None) is left out. Returns statistics of the lengths and, as `pairs`, the
     number of lines of each file. `report` is called with the number of further pairs done. The file
     does not depend on `workers`. Raises StorageError.
     """

@@ -44,10 +44,10 @@ SEGMENT_FIRST = (
     "then `nmtgrid bpe learn DATA --method sentencepiece`. Or segment the text into words first."
 )
 SACREBLEU = "sacrebleu:"
-"""What a prefix begins with that names a test set of sacreBLEU's."""
+"""The beginning of a prefix that names one of sacreBLEU's test sets."""
 _CHUNK = 1000
 
-# Called with how much has been read, and the number of pairs done.
+# Called with the progress of reading and the number of pairs done.
 Report = Callable[[Meter, int], None]
 
 
@@ -61,7 +61,7 @@ class TextPlan:
     lowercase: bool = False
     filters: Filters = dataclasses.field(default_factory=Filters)
     valid_every: int | None = None
-    """Every n-th pair of the filtered training text goes to validation instead, n being this."""
+    """n: every n-th pair of the filtered training text goes to validation instead."""
     workers: int = 1
 
     def faults(self) -> list[str]:
@@ -78,7 +78,7 @@ class TextPlan:
 
     @property
     def turkic_case(self) -> bool:
-        """Whether a language pairs I with ı and İ with i in lower case."""
+        """Whether lower-casing maps I to ı and İ to i in one of the languages."""
         return self.lowercase and not TURKIC.isdisjoint(self.languages)
 
     @property
@@ -88,16 +88,16 @@ class TextPlan:
 
 
 class _ParallelFiles:
-    """Pairs of files, one after the other: line N of a source file belongs to line N of its target.
+    """Pairs of parallel files, read one pair after the other.
 
-    `notes` counts by file what was corrected or is uncommon in it.
+    `notes` counts corrections and anomalies by file.
     """
 
     def __init__(self, prefixes: Sequence[str], languages: tuple[str, str], xml: bool) -> None:
-        """Raises InputError naming what is missing."""
+        """Raise InputError naming a missing file."""
         self.pairs: list[tuple[Path, Path]] = []
         self.test_sets = [p.removeprefix(SACREBLEU) for p in prefixes if p.startswith(SACREBLEU)]
-        # XML is what IWSLT's files are, not those of sacreBLEU.
+        # Only IWSLT's files are XML, not those of sacreBLEU.
         self._xml: set[Path] = set()
         for prefix in prefixes:
             if prefix.startswith(SACREBLEU):
@@ -124,8 +124,8 @@ class _ParallelFiles:
     def shards(self, meter: Meter) -> Iterator[PairShard]:
         """Yield the pairs in shards. Uncompressed text is decoded by the workers.
 
-        Raises InputError when two files differ in their number of lines, and for what
-        `read_lines` refuses.
+        Raises InputError when two files differ in their number of lines, and the errors of
+        `read_lines`.
         """
         for source, target in self.pairs:
             # Compressed files and XML cannot be handed to workers as bytes: lines are read here.
@@ -141,10 +141,10 @@ class _ParallelFiles:
             while True:
                 raw_source, count = sources.some(read + 1)
                 raw_target, target_count = targets.exactly(count, read + 1)
-                # An empty file gets a message of its own instead of one about unequal lengths.
+                # An empty file gets its own message instead of one about unequal lengths.
                 if not read and not (count and target_count):
                     raise empty_file_error(target if count else source)
-                # Without a further source line, all target lines that are left are too many.
+                # At the end of the source, all remaining target lines are surplus.
                 surplus = 0 if count else targets.rest()
                 if target_count < count or surplus:
                     source_total = read + count + sources.rest()
@@ -194,8 +194,8 @@ def preprocess_files(
 ) -> dict[str, Any]:
     """Build a dataset in `out` from the files with these prefixes; return the manifest.
 
-    `prefixes` maps `train`, `valid` and the names of tests to prefixes, whose files are read one
-    after the other. Raises ConfigError, InputError, DataError (existing folder), StorageError.
+    `prefixes` maps `train`, `valid` and the names of test sets to prefixes, whose files are
+    concatenated. Raises ConfigError, InputError, DataError (existing folder), StorageError.
     """
     _check(plan, prefixes)
     files = {name: _ParallelFiles(split, plan.languages, xml) for name, split in prefixes.items()}
@@ -226,11 +226,11 @@ def preprocess_toy(
 ) -> dict[str, Any]:
     """Build a dataset in `out` from the toy corpus with `pairs` training pairs.
 
-    `truth/<split>.jsonl` has for each kept pair its known `reads` and `links`, counted in words.
-    Return the manifest.
+    `truth/<split>.jsonl` contains the known `reads` and `links` of each kept pair, counted in
+    words. Returns the manifest.
     """
     if plan.valid_every:
-        raise ConfigError("`--toy` makes its own validation text: leave out `--valid-every`.")
+        raise ConfigError("`--toy` generates its own validation text: leave out `--valid-every`.")
     # The toy corpus has no files; only the names of its splits matter here.
     _check(plan, {"train": [""], "valid": [""]})
     if plan.tokenize != "moses":
@@ -284,12 +284,12 @@ class _SplitBuilder:
     report: Report
     meter: Meter
     files: Mapping[str, _ParallelFiles] = dataclasses.field(default_factory=dict)
-    """Where the splits come from, with notes on them."""
+    """The input files of each split, with notes on them."""
     toy: Mapping[str, Any] | None = None
-    """The manifest's description of the toy corpus, whose truth is known and written."""
+    """The manifest's description of a toy corpus, whose known truth is written too."""
     done: int = 0
     facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    """Sizes and hashes of what was written."""
+    """Sizes and hashes of the files written."""
 
     def build(self, sources: Mapping[str, Iterable[PairShard]]) -> dict[str, Any]:
         """Write all splits; return the manifest."""
@@ -298,7 +298,7 @@ class _SplitBuilder:
         for name, shards in sources.items():
             splits |= self.write(name, shards)
             if name in self.files:
-                # Notes are complete only after all shards of the split have passed.
+                # Notes are complete only after all shards of the split have been processed.
                 splits[name]["notes"] = self.files[name].notes
                 if test_sets := self.files[name].test_sets:
                     splits[name]["test_sets"] = test_sets
@@ -306,7 +306,7 @@ class _SplitBuilder:
             if split["pairs_kept"] == 0:
                 raise _nothing_left_error(name, split, plan)
         names = ("source_lang", "target_lang", "tokenize", "lowercase")
-        # Left out where it changes nothing: the facts are then those of older versions.
+        # Left out if it has no effect: the facts are then the same as in older versions.
         turkic_case = {"turkic_case": True} if plan.turkic_case else {}
         manifest = {
             "version": __version__,
@@ -323,12 +323,12 @@ class _SplitBuilder:
     def write(self, name: str, shards: Iterable[PairShard]) -> dict[str, dict[str, Any]]:
         """Write the split `name`; return its counts.
 
-        Every `valid_every`-th kept pair of train goes to the split `valid` instead, whose counts
-        are then returned too.
+        Every `valid_every`-th kept pair of train goes to the split `valid` instead; the counts of
+        `valid` are then returned too.
         """
         plan, is_train = self.plan, name == "train"
         every = plan.valid_every if is_train else None
-        # Raw text is kept of validation and test, which are scored against it.
+        # Raw text is kept for validation and test, which are scored against it.
         source, target = (
             Moses(lang, plan.tokenize == "moses", plan.lowercase, plan.turkic_case)
             for lang in plan.languages
@@ -370,12 +370,12 @@ class _SplitBuilder:
         if every:
             moved = files[moved_columns[0]].count
             counts[name]["moved_to_valid"] = moved
-            # These pairs have passed the filters of train, which counted what was dropped.
+            # These pairs passed the filters of train, whose counts include the dropped pairs.
             counts["valid"] = directory.split_counts(moved, moved, Counter(), REASONS)
         return counts
 
     def _columns(self, name: str) -> dict[int, str]:
-        """Return the files of text (0, 1: source and target), raw text (2, 3) and truth (4)."""
+        """Return the files of text (0, 1: source, target), raw text (2, 3) and truth (4)."""
         kinds = ["text"] if name == "train" else ["text", "raw"]
         files = [f"{kind}/{name}.{lang}" for kind in kinds for lang in self.plan.languages]
         columns = dict(enumerate(files))
@@ -383,7 +383,7 @@ class _SplitBuilder:
 
 
 def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:
-    """Return the lines that stay and every so many-th one; `before` lines came before them."""
+    """Return (remaining lines, every `every`-th line); `before` lines precede these."""
     # Cut at line feeds only: a raw line may contain carriage returns, at which `splitlines` cuts.
     rest = [line + b"\n" for line in lines.split(b"\n")[:-1]]
     first = every - 1 - before % every

@@ -1,4 +1,4 @@
-"""Datasets: binarised splits as memory maps, and the text pipeline that made them.
+"""Datasets: binarised splits as memory maps, and the text pipeline that produced them.
 
 Training, decoding, online evaluation and tuning read their data here.
 """
@@ -33,14 +33,14 @@ _AGAIN = "Run `nmtgrid bpe learn` on it again, or restore a copy."
 
 
 class Dataset:
-    """A dataset directory; `open` makes it."""
+    """A dataset directory, opened with `Dataset.open`."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], pipeline: Pipeline) -> None:
         self.path = path
         self.manifest = manifest
         self.pipeline = pipeline
         self.pictures = PictureSource.of(manifest)
-        """The kind of the sources where they are pictures, None where they are text."""
+        """Size and type of the features if the sources are pictures, None if they are text."""
         self._splits: dict[str, Split] = {}
 
     @classmethod
@@ -62,14 +62,14 @@ class Dataset:
             directory.check_file(folder, manifest, name)
         for name in manifest["splits"]:
             directory.check_file(folder, manifest, f"{name}.safetensors")
-            # The features of pictures are in files of their own.
+            # The features of pictures are in separate files.
             if "source" in manifest:
                 directory.check_file(folder, manifest, f"{FOLDER}/{name}.safetensors")
         return cls(folder, manifest, pipeline)
 
     @property
     def names(self) -> list[str]:
-        """The names of the splits: train, valid, test and other tests."""
+        """The names of the splits: train, valid, test and other test sets."""
         return list(self.manifest["splits"])
 
     def split(self, name: str) -> Split:
@@ -95,7 +95,7 @@ class Split:
         pipeline = dataset.pipeline
         names = ("source.tokens", "source.offsets", "target.tokens", "target.offsets")
         self._source, self._source_offsets, *target = map_named(path, names, _AGAIN)
-        # The ids of all targets, and where each begins among them [targets + 1].
+        # The ids of all targets, and the offset of each target [targets + 1].
         self.target_tokens, self.target_offsets = target
         self.source_lengths = _checked_lengths(
             path, self._source, self._source_offsets, "source", len(pipeline.source_vocabulary)
@@ -119,7 +119,7 @@ class Split:
         return _sentence(self.target_tokens, self.target_offsets, index)
 
     def tokens(self, side: int, pairs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the ids of side 0 or 1 of these pairs, one after the other, and the lengths."""
+        """Return the concatenated ids of side 0 or 1 of these pairs, and the lengths."""
         tokens, offsets = (
             (self._source, self._source_offsets)
             if side == 0
@@ -127,7 +127,7 @@ class Split:
         )
         firsts = numpy.asarray(offsets[pairs])
         lengths = numpy.asarray(offsets[pairs + 1]) - firsts
-        # How far each sentence's ids move from where they lie to where they go.
+        # Distance from an id's place in the result to its place in the file.
         shifts = numpy.repeat(firsts - (numpy.cumsum(lengths) - lengths), lengths)
         return numpy.asarray(tokens[numpy.arange(lengths.sum()) + shifts]), lengths
 
@@ -137,11 +137,11 @@ class Split:
         return collate(list(map(self.source, pairs)), list(map(self.target, pairs)), pairs)
 
     def raw_source(self) -> list[str]:
-        """Return the untouched source lines (not of train)."""
+        """Return the raw source lines (not for train)."""
         return self._lines("raw", 0)
 
     def raw_target(self) -> list[str]:
-        """Return the untouched target lines (not of train)."""
+        """Return the raw target lines (not for train)."""
         return self._lines("raw", 1)
 
     def tokenized_source(self) -> list[str]:
@@ -171,14 +171,14 @@ class Split:
 
 
 class PictureSplit(Split):
-    """Pictures and their captions: in training a pair for each caption, elsewhere for each picture.
+    """Pictures and their captions: one pair per caption in training, one per picture elsewhere.
 
-    Outside training the target of a picture is its first caption; all of them are its references.
+    Outside training the target of a picture is its first caption; its references are all of them.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
         assert dataset.pictures is not None
-        # Without Split's constructor, which maps source tokens: pictures have none.
+        # Split's constructor is not called: it maps source tokens, which pictures do not have.
         self.name = name
         self._dataset = dataset
         folder, size = dataset.path, len(dataset.pipeline.target_vocabulary)
@@ -261,24 +261,24 @@ def _checked_lengths(
 ) -> NDArray[numpy.int32]:
     """Return the lengths of the sentences.
 
-    Raises StorageError when offsets or ids cannot belong to each other or the vocabulary.
+    Raises StorageError if the offsets are inconsistent or an id is outside the vocabulary.
     """
     fits = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(tokens)
     lengths = numpy.empty(max(len(offsets) - 1, 0), numpy.int32)
     last = 0
-    # In pieces, because the offsets of millions of sentences would all be in memory at once.
+    # In pieces, so that the offsets of millions of sentences are not in memory all at once.
     for start, piece in _pieces(offsets):
         steps = numpy.diff(piece)
         fits = fits and bool((steps >= 0).all())
         lengths[start : start + len(steps)] = steps
-        if start:  # the sentence across the border of two pieces
+        if start:  # the sentence across the boundary of two pieces
             lengths[start - 1] = piece[0] - last
             fits = fits and bool(piece[0] >= last)
         last = int(piece[-1])
     if not fits:
         raise StorageError(f"{path} is damaged: the {side} offsets are inconsistent.", _AGAIN)
     for _, piece in _pieces(tokens):
-        # On a GPU such an id fails only during training, as an assertion that names no file.
+        # On a GPU such an id would fail only during training, in an assertion that names no file.
         if piece.max() >= size:
             raise StorageError(
                 f"{path} does not match the vocabulary: it has ids above {size - 1:,}.", _AGAIN
@@ -287,9 +287,9 @@ def _checked_lengths(
 
 
 def _pieces(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (first index, values) over an array; of a mapped one, read from its file.
+    """Yield (first index, values) for pieces of an array; a mapped one is read from its file.
 
-    Pages read through the map would count as this process' memory from then on.
+    Pages read through the map would count as memory of this process from then on.
     """
     starts = range(0, len(array), _PIECE)
     if not isinstance(array, numpy.memmap) or array.filename is None:

@@ -38,7 +38,7 @@ from nmtgrid.base.io.records import (
 
 NAME = "manifest.json"
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""The name of a split or a language, which stands in names of files."""
+"""The name of a split or a language, which is part of file names."""
 KIND = "nmtgrid dataset"
 FORMAT = 1
 # Hashing larger files would delay each start by seconds.
@@ -66,7 +66,7 @@ class _FileFacts(Record):
 
 
 class _Languages(Record):
-    # They stand in names of files.
+    # They are part of file names.
     source_lang: FileName
     target_lang: FileName
     tokenize: Literal["moses", "none"] = "moses"
@@ -92,7 +92,7 @@ class _Manifest(Record):
 def read(folder: Path) -> dict[str, Any]:
     """Return the manifest in `folder`.
 
-    Raises DataError when this is no dataset, StorageError when the manifest is damaged.
+    Raises DataError if this is not a dataset, StorageError if the manifest is damaged.
     """
     path = Path(folder) / NAME
     if not path.parent.is_dir():
@@ -101,7 +101,7 @@ def read(folder: Path) -> dict[str, Any]:
         is_model = (path.parent / "config.json").is_file()
         raise DataError(
             f"{folder} is not a dataset: it has no `{NAME}`.",
-            "It is a model: name the folder that `nmtgrid preprocess --out DATA` made."
+            "It is a model: name the folder that `nmtgrid preprocess --out DATA` created."
             if is_model
             else _MAKE,
         )
@@ -118,7 +118,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest into `folder`, with a checksum of its own."""
+    """Write the manifest into `folder`, with its checksum."""
     write_json(Path(folder) / NAME, with_checksum({"kind": KIND, "format": FORMAT, **manifest}))
 
 
@@ -153,15 +153,15 @@ def check_file(folder: Path, manifest: dict[str, Any], name: str) -> Path:
 def new_folder(
     path: Path, overwrite: bool = False, task: str = "nmtgrid preprocess"
 ) -> Iterator[Path]:
-    """Yield a hidden folder beside `path` that is renamed to it when the block ends well.
+    """Yield a hidden folder next to `path` that is renamed to it if the block succeeds.
 
-    Raises DataError when `path` is there already, unless it is an empty folder, or a dataset and
-    `overwrite` is set, and StorageError while another process makes it. A fault in the block leaves
-    the old folder untouched. `task` is what other processes are told.
+    Raises DataError if `path` exists already, unless it is an empty folder, or a dataset and
+    `overwrite` is set, and StorageError while another process creates it. A fault in the block
+    leaves the old folder untouched. `task` names this process in messages to others.
     """
     # The target of a link is replaced, never the link.
     path = Path(os.path.realpath(path))
-    # Also before a lock is made: what is refused leaves nothing.
+    # Also checked before locking: a refused command leaves nothing behind.
     check_replaceable(path, overwrite)
     with FolderLock(path, task, beside=True):
         yield from _new_folder(path, overwrite)
@@ -196,7 +196,7 @@ def _new_folder(path: Path, overwrite: bool) -> Iterator[Path]:
 def check_replaceable(path: Path, overwrite: bool | None) -> None:
     """Raise DataError unless `path` may be created or replaced.
 
-    `overwrite` None: the command has no such option.
+    `overwrite` is None if the command has no such option.
     """
     if not os.path.lexists(path):
         return
@@ -230,7 +230,7 @@ def check_replaceable(path: Path, overwrite: bool | None) -> None:
 
 
 def _replace(path: Path, building: Path) -> None:
-    # A folder that is not empty cannot be replaced by one rename: the old one is moved away first.
+    # A non-empty folder cannot be replaced by a single rename: it is moved away first.
     old = temporary_path(path, "old")
     try:
         if path.is_dir() and any(path.iterdir()):
@@ -271,7 +271,7 @@ class LineFile:
 
 @contextlib.contextmanager
 def open_line_files(folder: Path, names: Iterable[str]) -> Iterator[dict[str, LineFile]]:
-    """Open files of a new dataset by name. Raises StorageError when the disk is full."""
+    """Open files of a new dataset by name. Raises StorageError if they cannot be written."""
     files = {}
     with contextlib.ExitStack() as stack:
         for name in names:

@@ -1,8 +1,8 @@
 """BPE-dropout and word dropout of training pairs, resampled in each epoch.
 
 Each draw is a function of the seed, the epoch, the pair's index in its split and the position in
-the sentence: it depends neither on batches and processes nor on where a run was resumed. Called by
-the loop of training/trainer.py.
+the sentence: it depends neither on batches or processes nor on where a run was resumed. Called by
+the training loop (training/trainer.py).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import UNKNOWN
 
 _AT_ONCE = 10_000
-"""Pairs that are segmented at once."""
+"""Number of pairs segmented at once."""
 _BPE, _WORDS = 0, 2
-"""Random streams of the source; the target's come after each."""
+"""Random streams of the source; those of the target have the next numbers."""
 
 
 class ResegmentedPairs:
     """The pairs of a split under BPE-dropout: the same words, re-segmented in each epoch.
 
-    A sentence that the new segmentation makes longer than `max_length` (0: no limit) keeps its
-    plain one, so that every epoch has the same pairs.
+    A sentence whose new segmentation is longer than `max_length` (0: no limit) keeps its plain one,
+    so that every epoch has the same pairs.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class ResegmentedPairs:
         seed: int,
         max_length: int,
     ) -> None:
-        """`probabilities` are those of the source and the target (0: as they are).
+        """`probabilities` are those of the source and the target (0: plain segmentation).
 
-        Raises ValueError for one of a side without codes.
+        Raises ValueError for a positive probability on a side without BPE codes.
         """
         self._split, self._seed, self._max_length = split, seed, max_length
         self._dropouts: list[BpeDropout | None] = []
@@ -71,7 +71,7 @@ class ResegmentedPairs:
         return sides[0], sides[1]
 
     def batch(self, pairs: NDArray[Any], epoch: int) -> Batch:
-        """Return these pairs as one padded batch, as they are in an epoch."""
+        """Return these pairs as one padded batch, as segmented in an epoch."""
         source, target = (
             [ids.tolist() for ids in _sentences(*self._segment(side, pairs, epoch))]
             for side in (0, 1)
@@ -81,7 +81,7 @@ class ResegmentedPairs:
     def _segment(
         self, side: int, pairs: NDArray[Any], epoch: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the ids of one side of the pairs, one after the other, and the lengths [N]."""
+        """Return the concatenated ids of one side of the pairs, and the lengths [N]."""
         plain = self._split.tokens(side, pairs)
         dropout = self._dropouts[side]
         if dropout is None:
@@ -98,22 +98,22 @@ class ResegmentedPairs:
 def drop_words(batch: Batch, probabilities: Sequence[float], seed: int, epoch: int) -> Batch:
     """Return the batch with source and target input tokens replaced by `<unk>`.
 
-    Each with the probability of its side; begin and end symbols stay, and so do the targets that
-    are predicted. The model sees that there is a word, not which (Bowman et al. 2016); as dropout
-    of whole words with 0.1 on either side in Sennrich et al. (2016), who zero their embeddings.
+    Each token is replaced with the probability of its side; begin and end symbols and the predicted
+    targets are kept. The model sees that there is a word, not which one (Bowman et al. 2016).
+    Sennrich et al. (2016) drop whole words with 0.1 on either side, zeroing their embeddings.
     """
     source, target = probabilities
     pairs = batch.indices.numpy()
     if source:
         keys = _keys(seed, epoch, _WORDS, pairs)
-        # The end symbol stays.
+        # The end symbol is kept.
         is_word = is_token(batch.source_lengths - 1, batch.source.shape[1])
         is_dropped = is_word & _is_dropped(keys, batch.source.shape[1], source)
         shown = batch.source.masked_fill(is_dropped, UNKNOWN)
         batch = dataclasses.replace(batch, source=shown)
     if target:
         keys = _keys(seed, epoch, _WORDS + 1, pairs)
-        # Words stand after the begin symbol.
+        # The begin symbol is kept.
         is_dropped = batch.is_target & _is_dropped(keys, batch.target_input.shape[1], target)
         is_dropped[:, 0] = False
         shown = batch.target_input.masked_fill(is_dropped, UNKNOWN)
@@ -122,12 +122,12 @@ def drop_words(batch: Batch, probabilities: Sequence[float], seed: int, epoch: i
 
 
 def _is_dropped(keys: NDArray[numpy.uint64], size: int, probability: float) -> Tensor:
-    """Return [B, size]: whether the word at a position is dropped."""
+    """Return [B, size], True where a word is dropped."""
     return torch.from_numpy(happens(mixed(keys[:, None], numpy.arange(size)), probability))
 
 
 def _keys(seed: int, epoch: int, stream: int, pairs: NDArray[Any]) -> NDArray[numpy.uint64]:
-    """Return a key for the random numbers of each pair, in an epoch."""
+    """Return a key for the random numbers of each pair in an epoch."""
     state = numpy.random.SeedSequence([seed, epoch, stream]).generate_state(1, numpy.uint64)
     return mixed(state.astype(numpy.uint64), pairs)
 

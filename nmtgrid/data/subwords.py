@@ -1,4 +1,4 @@
-"""`bpe learn`: completes a dataset directory with units, vocabularies and binarised splits."""
+"""`bpe learn`: adds codes, vocabularies and binarised splits to a dataset directory."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from nmtgrid.text.sentencepiece_model import SentencePieceModel, learn_pieces
 from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
-# Distinct words that are counted at once.
+# Number of distinct words to count at once.
 _LARGEST = 4_000_000
-# Distinct words that a worker segments at once.
+# Number of distinct words that a worker segments at once.
 CHUNK = 4000
-# So many words of a language, the most frequent ones, are segmented once for all processes.
+# Number of the most frequent words of a language that are segmented once for all processes.
 MOST_KNOWN = 150_000
-# Merges are learned from at most so many distinct words, the most frequent ones.
+# Number of the most frequent distinct words that merges are learned from.
 MOST_LEARNED = 1_000_000
 
-# Called with the stage, and how much of how much of it is done.
+# Called with the stage, and how much of it is done, of how much in all.
 Report = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class SubwordPlan:
-    """How words become subwords."""
+    """The settings of subword segmentation."""
 
     merges: int = 10000
     joint: bool = True
-    """One set of merges (or model of SentencePiece) for both languages, instead of one for each."""
+    """One set of merges (or SentencePiece model) for both languages instead of one for each."""
     joint_vocabulary: bool = False
-    """One vocabulary for both languages, of the units of both, as `model.tie=all` needs it."""
+    """One vocabulary for both languages, with the units of both, as `model.tie=all` requires."""
     method: Literal["bpe", "sentencepiece"] = "bpe"
     pieces: int = 10000
     """Approximate number of pieces that a SentencePiece model learns."""
     words: bool = False
-    """Whole words, no subwords."""
+    """Whole words instead of subwords."""
     min_count: int = 1
     """Types seen less often in training are left out of the vocabularies."""
     codes: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class SubwordPlan:
     target_vocabulary: str | None = None
     """Existing dictionaries: ours, fairseq's, or one word per line."""
     workers: int = 1
-    """Processes; what comes out does not depend on them."""
+    """Number of processes; the result does not depend on it."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the settings."""
@@ -113,15 +113,15 @@ def learn_subwords(
     *,
     overwrite: bool = True,
 ) -> dict[str, Any]:
-    """Give the dataset in `folder` its codes, vocabularies and binarised splits; return the facts.
+    """Add codes, vocabularies and binarised splits to the dataset in `folder`; return the facts.
 
-    The files of an earlier run are replaced if `overwrite` is set; meanwhile, and after an
-    interruption just then, the dataset counts as one without a vocabulary. Raises ConfigError,
+    The files of an earlier run are replaced if `overwrite` is set; during the replacement, and if
+    it is interrupted, the dataset counts as one without a vocabulary. Raises ConfigError,
     InputError, DataError and StorageError.
     """
     check(plan)
     folder = Path(folder)
-    # Read first: what is no dataset gets no lock.
+    # Read first: a folder that is not a dataset gets no lock.
     directory.read(folder)
     with FolderLock(folder, "nmtgrid bpe learn", beside=True):
         manifest = directory.read(folder)
@@ -158,13 +158,13 @@ def _learn_subwords(
 
 
 def _install(folder: Path, building: Path, manifest: dict[str, Any], units: dict[str, Any]) -> None:
-    """Move the new files into the dataset; the manifest names them only when all are there."""
-    # Files of this stage lie in the directory itself, those of `preprocess` in folders.
+    """Move the new files into the dataset; the manifest names them only once all are there."""
+    # Files of this stage are in the directory itself, those of `preprocess` in subfolders.
     old = [name for name in manifest["files"] if "/" not in name]
     bare = {key: value for key, value in manifest.items() if key != "units"}
     bare["files"] = {name: fact for name, fact in manifest["files"].items() if name not in old}
     new = {path.name: directory.describe_file(path) for path in sorted(building.iterdir())}
-    # A kill from here on leaves a dataset without a vocabulary, never one with files of two runs.
+    # If killed from here on, the dataset has no vocabulary, but never a mixture of two runs.
     if "units" in manifest or old:
         directory.write(folder, bare)
     try:
@@ -173,7 +173,7 @@ def _install(folder: Path, building: Path, manifest: dict[str, Any], units: dict
             if name not in new:
                 (folder / name).unlink(missing_ok=True)
         for name in new:
-            # Renamed where a link leads to the same disk, else copied.
+            # Renamed if the target is on the same disk, else copied.
             shutil.move(building / name, link_target(folder / name))
     except OSError as fault:
         raise StorageError(
@@ -183,7 +183,7 @@ def _install(folder: Path, building: Path, manifest: dict[str, Any], units: dict
 
 
 class _Learner:
-    """The stages: count words, learn merges, make vocabularies, binarise."""
+    """The stages: count words, learn merges, build vocabularies, binarise."""
 
     def __init__(
         self, folder: Path, manifest: dict[str, Any], plan: SubwordPlan, report: Report
@@ -215,10 +215,10 @@ class _Learner:
         kind = SentencePieceModel if plan.method == "sentencepiece" else Codes
         self._codes: list[Segmenter] = [kind.load(path) for path in plan.codes]
         self._segmented: list[dict[str, str]] = [{}, {}]
-        """For each side the subwords, between spaces, of its most frequent words."""
+        """For each side the subwords, separated by spaces, of its most frequent words."""
 
     def pipeline(self) -> tuple[Pipeline, dict[str, Any]]:
-        """Return the new pipeline, and facts about how it came about."""
+        """Return the new pipeline, and facts about it for the manifest."""
         plan = self._plan
         needs_codes = not plan.words and not self._codes
         needs_counts = needs_codes or None in self._existing
@@ -254,7 +254,7 @@ class _Learner:
             "target_vocab_size": len(target),
             **facts,
         }
-        # As on opening: what later versions may have stored beside these does not count.
+        # As on opening: entries that later versions may have added are ignored.
         stored = self._text | {"subwords": plan.subwords, "joint": plan.is_joint}
         text = convert_file(self._folder / directory.NAME, stored, TextFacts)
         return Pipeline(text, source, target, *codes), facts
@@ -290,14 +290,14 @@ class _Learner:
         return facts_of_splits
 
     def _text_file(self, name: str, side: int) -> Path | None:
-        """Return the tokenised text of a side, None where it is pictures."""
+        """Return the file of tokenised text of a side, or None if the side is pictures."""
         if side == 0 and self._pictures is not None:
             return None
         file = f"text/{name}.{self._languages[side]}"
         return directory.check_file(self._folder, self._manifest, file)
 
     def _progress(self, stage: str, total: int) -> Callable[[int], None]:
-        """Return a function that reports so many further steps of a stage."""
+        """Return a function that reports a number of further steps of a stage."""
         done = 0
 
         def advance(count: int) -> None:
@@ -342,7 +342,7 @@ class _Learner:
         advance = self._progress(f"cut words of {self._languages[side]}", len(words))
         counts = count_units(words, codes, self._plan.workers, segmented, advance)
         if isinstance(codes, SentencePieceModel):
-            # What it does not know comes out of it as it stands, and is no type.
+            # Unknown characters are output as they are, and are not types.
             return {unit: count for unit, count in counts.items() if unit in codes}
         return counts
 
@@ -358,7 +358,7 @@ class _Learner:
 
 
 def _count_block(block: Block) -> tuple[Counter[str], int]:
-    """Return the counts of the words, and the number of lines."""
+    """Return the counts of the words and the number of lines."""
     counts: Counter[str] = Counter()
     lines = 0
     for text in read_block(block):
@@ -368,9 +368,9 @@ def _count_block(block: Block) -> tuple[Counter[str], int]:
 
 
 class WordCounts:
-    """Counts of words; of more than `largest` distinct ones the rarest are pruned.
+    """Counts of words; the rarest are pruned when there are more than `largest` distinct ones.
 
-    `pruned` counts them: they are far too rare to matter for merges or vocabularies of usual
+    `pruned` is their number: they are far too rare to matter for merges or vocabularies of usual
     sizes.
     """
 
@@ -384,7 +384,7 @@ class WordCounts:
         self.counts.update(counts)
         if len(self.counts) <= self._largest:
             return
-        # Down to half of the room, so that this is rare.
+        # Down to half of the limit, so that this is rare.
         floor = 0
         while len(self.counts) > self._largest // 2:
             floor += 1
@@ -398,7 +398,7 @@ def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
     """Return the `largest` most frequent words with their counts, in the order of `counts`."""
     if len(counts) <= largest:
         return dict(counts)
-    # Of equally frequent words the first: the sort is stable.
+    # The sort is stable: of equally frequent words the first ones are taken.
     frequent = set(sorted(counts, key=counts.__getitem__, reverse=True)[:largest])
     return {word: count for word, count in counts.items() if word in frequent}
 
@@ -410,10 +410,10 @@ def count_units(
     segmented: dict[str, str],
     report: Callable[[int], None],
 ) -> Mapping[str, int]:
-    """Return how often each unit occurs, given the counts of the words.
+    """Return the counts of the units, computed from the counts of the words.
 
-    The words in `segmented` get their subwords as values, between spaces. `report` is called with
-    the number of further words done.
+    The words in `segmented` get their subwords, separated by spaces, as values. `report` is called
+    with the number of further words done.
     """
     if codes is None:
         segmented.update({word: word for word in segmented})

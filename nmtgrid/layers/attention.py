@@ -1,8 +1,8 @@
 """Scaled dot-product attention, Eq. (2.40), through torch's fused kernels, and its weights.
 
 Shapes: queries [B, H, T, d], keys and values [B, H, S, d]; B sentences or rows, H heads, T target
-and S source positions, d features of a head. Masks are additive floats (0 or -inf) that broadcast
-to [B, H, T, S]; None lets everything through. All architectures with attention read through here.
+and S source positions, d features per head. Masks are additive floats (0 or -inf) that broadcast
+to [B, H, T, S]; None masks nothing. All architectures with attention use this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply
 
 VECTOR = 8
-"""Scores that a CPU's kernel computes at once, or half of them."""
+"""Number of scores that torch's CPU kernel computes at once, or half of it."""
 
 
 def product_attention(
@@ -33,10 +33,10 @@ def product_attention(
     dropout: float,
     scale: float,
 ) -> Tensor:
-    """Return [B, H, T, d'], as `attend` does, by two batched products.
+    """Return [B, H, T, d'], like `attend`, computed by two batched products.
 
     On a CPU torch's kernel is slow in bf16 and draws dropout element by element; the transformer's
-    rows under training in benchmarks/results/cpu-1-thread.md are with this form.
+    rows under training in benchmarks/results/cpu-1-thread.md use this form.
     """
     if causal:
         later = query.new_full((query.shape[-2], keys.shape[-2]), -math.inf).triu_(1)
@@ -52,8 +52,8 @@ def product_attention(
 def _weights(
     query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, leading: torch.Size
 ) -> Tensor:
-    """Return [B H, T, S] the softmax of scale * query keys^T + mask, in fp32 at least."""
-    # In place from here on: the scores are the largest tensor, and only their softmax is kept.
+    """Return [B H, T, S]: the softmax of scale * query keys^T + mask, in fp32 at least."""
+    # In place from here on: the scores are the largest tensor, and only their softmax is needed.
     scores = torch.bmm(query, keys.transpose(1, 2)).mul_(scale)
     if mask is not None:
         scores.unflatten(0, leading).add_(mask)
@@ -86,7 +86,7 @@ class _ProductAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, keys, values, weights, dropped = ctx.saved_tensors
         gradient = gradient.flatten(0, 1)
-        # Multiplied again rather than kept: [B H, T, S] is the largest tensor here.
+        # Recomputed rather than saved: [B H, T, S] is the largest tensor here.
         used = weights if dropped is None else weights * dropped
         of_values = torch.bmm(used.to(gradient.dtype).transpose(1, 2), gradient)
         of_weights = torch.bmm(gradient, values.transpose(1, 2)).to(weights.dtype)
@@ -101,9 +101,9 @@ class _ProductAttention(torch.autograd.Function):
 
 
 def missing_columns(keys: Tensor) -> int:
-    """Return how many more of keys [..., S, d] torch's kernel would take in less time.
+    """Return the number of keys to add to [..., S, d] for torch's kernel to take less time.
 
-    On a CPU it computes what is left over from whole vectors of scores one by one.
+    On a CPU it computes the scores beyond the last whole vector one by one.
     """
     is_vectorised = keys.device.type == "cpu" and keys.dtype is torch.float32
     return -keys.shape[-2] % VECTOR if is_vectorised else 0
@@ -119,14 +119,14 @@ def attend(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Return [B, H, T, d'] the values weighted by softmax(scale * query keys^T + mask).
+    """Return [B, H, T, d']: the values weighted by softmax(scale * query keys^T + mask).
 
-    `scale` None means 1 / sqrt(d); `causal` lets query t see keys up to t alone (T = S); `dropout`
+    `scale` None means 1 / sqrt(d); `causal` lets query t see only keys up to t (T = S); `dropout`
     is the rate at which weights are dropped: pass 0 outside training.
     """
     if mask is not None and mask.dtype is not query.dtype:
         mask = mask.to(query.dtype)
-    # torch's CPU kernel has a fast path for fp32 without dropout alone.
+    # torch's CPU kernel has a fast path only for fp32 without dropout.
     has_own_form = query.is_cpu and not torch.compiler.is_compiling()
     if has_own_form and (query.dtype is torch.bfloat16 or dropout):
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -159,9 +159,9 @@ def attention_weights(
 def source_mask(is_source: Tensor, like: Tensor) -> Tensor | None:
     """Return the additive mask [B, 1, 1, S] that hides padded source positions, or None.
 
-    is_source [B, S] is True on real tokens; True everywhere, it needs no mask.
+    is_source [B, S] is True on real tokens; if it is True everywhere, no mask is needed.
     """
-    # Without a mask torch may take its fastest kernels.
+    # Without a mask torch can use its fastest kernels.
     if is_true_everywhere(is_source):
         return None
     mask = like.new_zeros(is_source.shape)
@@ -169,7 +169,7 @@ def source_mask(is_source: Tensor, like: Tensor) -> Tensor | None:
 
 
 def window_mask(length: int, window: int, like: Tensor) -> Tensor:
-    """Return the additive mask [S, S] that shows a position the last `window`, itself included.
+    """Return the additive mask [S, S] with which a position sees the last `window` ones and itself.
 
     Eq. (4.18): i - window < j <= i.
     """

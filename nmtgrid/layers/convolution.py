@@ -23,11 +23,11 @@ from nmtgrid.layers.kernels.linear import linear
 
 
 class NormalisedWeight(nn.Module):
-    """The weight [outputs, inputs] of a linear layer, optionally split into direction and length.
+    """The weight [outputs, inputs] of a linear layer, optionally split into direction and norm.
 
     With `normalise` the weight of output i is gain_i * weight_i / |weight_i| (Salimans and Kingma,
-    2016); the gains start as the lengths that were drawn, so the layer starts the same either way.
-    Weights are drawn from N(0, gain / inputs); biases are zero.
+    2016); gains are initialised to the norms of the weights, so that the initial layer is the same
+    either way. Weights are drawn from N(0, variance_gain / inputs); biases are zero.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class NormalisedWeight(nn.Module):
     def scaled(self, factor: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return weight and bias times `factor` (one number, or [outputs]), in `dtype`."""
         bias = (self.bias * factor).to(dtype)
-        # With a gain the factor goes into it: [outputs] numbers instead of the whole weight.
+        # A gain absorbs the factor: [outputs] numbers instead of the whole weight.
         if self.gain is not None:
             weight = torch._weight_norm(self.weight, (self.gain * factor)[:, None], 0)
         else:
@@ -77,9 +77,9 @@ class NormalisedProjection(NormalisedWeight):
 class GatedConvolution(NormalisedWeight):
     """A convolution of k taps to 2 C channels, of which one half gates the other, Eq. (2.32-2.33).
 
-    The weight [2 C, k C] holds the taps side by side, older first, and each output channel has one
-    gain. Half of the variance that reaches a gate passes it with a quarter of its size, hence the
-    gain of four in the draw (Gehring et al., 2017, section 3.5), less what dropout adds.
+    The weight [2 C, k C] contains the taps side by side, oldest first, and each output channel has
+    one gain. The gate passes on about a quarter of the variance of its inputs, hence the
+    `variance_gain` of four (Gehring et al., 2017, section 3.5), less what dropout adds.
     """
 
     def __init__(self, size: int, kernel: int, *, normalise: bool, dropout: float) -> None:
@@ -89,7 +89,7 @@ class GatedConvolution(NormalisedWeight):
         )
 
     def forward(self, x: Tensor, window: Window, residual_scale: float | None = None) -> Tensor:
-        """Return the gated channels [B, L, C], or `residual_scale` (x + them), Eq. (2.34)."""
+        """Return the gated channels y [B, L, C], or `residual_scale` (x + y), Eq. (2.34)."""
         return gated_convolution(
             x,
             self.effective_weight().to(x.dtype),
@@ -113,7 +113,7 @@ class WindowCache:
 
     @classmethod
     def empty(cls, like: Tensor, layers: int, kernel: int, spare: int = 16) -> WindowCache:
-        """Return a cache of k - 1 zero inputs for features of the kind of `like` [R, ..., C]."""
+        """Return a cache of k - 1 zero inputs for features like `like` [R, ..., C]."""
         shape = (like.shape[0], layers, kernel - 1 + spare, like.shape[-1])
         buffer = like.new_empty(shape)
         buffer[:, :, : kernel - 1] = 0
@@ -137,7 +137,7 @@ class WindowCache:
         keep = self.kernel - 1
         count, (_, layers, capacity, size) = rows.shape[0], self.buffer.shape
         buffer = self.buffer.new_empty(count, layers, capacity, size)
-        # Only the last k - 1 inputs are alive: a beam would copy the whole buffer otherwise.
+        # Only the last k - 1 inputs are needed: otherwise a beam would copy the whole buffer.
         live = self.buffer[:, :, self.filled - keep : self.filled]
         buffer[:, :, :keep] = live.index_select(0, rows)
         return WindowCache(buffer, keep, self.kernel)
@@ -150,7 +150,7 @@ class PhraseWindow(nn.Module):
     """tanh of a linear layer over `kernel` neighbours: [B, S, D] to [B, S - kernel + 1, D].
 
     "full" is one matrix over all of their features, "depthwise" one weight for each feature and
-    tap, as Kalchbrenner and Blunsom (2013) have it.
+    tap, as in Kalchbrenner and Blunsom (2013).
     """
 
     def __init__(self, size: int, kernel: int, kind: Convolution, rate: float = 0.0) -> None:
@@ -161,7 +161,7 @@ class PhraseWindow(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
         self.is_full = kind == "full"
         self.vector_parameters = () if self.is_full else ("weight",)
-        # Unit variance before a tanh that is not the first asks for a gain of 5/3.
+        # After a tanh, unit variance before the next one needs a gain of 5/3.
         bound = 5 / 3 * (3 / (kernel * (size if self.is_full else 1))) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)
 
@@ -172,7 +172,7 @@ class PhraseWindow(nn.Module):
         if self.is_full:
             merged = linear(torch.cat(taps, -1), self.weight, self.bias)
         else:
-            # One fused multiply-add for each tap, without laying the taps side by side.
+            # One fused multiply-add for each tap, without concatenating the taps.
             merged = self.bias + taps[0] * self.weight[0]
             for tap, weight in zip(taps[1:], self.weight[1:], strict=True):
                 merged = torch.addcmul(merged, tap, weight.to(tap.dtype))
@@ -188,7 +188,7 @@ class _Phrases(nn.Module):
 class PhraseConvolution(_Phrases):
     """K_i: merges every i neighbours, so that a row loses i - 1 positions.
 
-    A row shorter than the kernel stays as it is.
+    A row shorter than the kernel is left as it is.
     """
 
     def lengths_after(self, lengths: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class PhraseConvolution(_Phrases):
         count, lost = states.shape[1], self.kernel - 1
         if count < self.kernel:
             return states
-        # Wide enough for the merged rows and for the short ones, which stay.
+        # Wide enough for the merged rows and for the short ones, which are left as they are.
         width = max(count - lost, min(count, lost))
         merged = self.window(states)
         merged = nn.functional.pad(merged, (0, 0, 0, width - merged.shape[1]))
@@ -208,7 +208,7 @@ class PhraseConvolution(_Phrases):
 
 
 class ReverseConvolution(_Phrases):
-    """The reverse of K_i: each position goes into i neighbours, so that a row gains i - 1."""
+    """The reverse of K_i: each position contributes to i neighbours, so a row gains i - 1."""
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, S + i - 1, D]."""
@@ -222,9 +222,9 @@ class ReverseConvolution(_Phrases):
 class Resample(nn.Module):
     """Resamples rows to another length: each new position is a local mean.
 
-    Position j of n stands at (j + 1/2) p / n of p old positions. The weights fall off as a Gaussian
-    of learnt width (in positions of the shorter row), so they are smooth in n, which need not be
-    whole: the network that predicts n learns through them.
+    Position j of n is at (j + 1/2) p / n of p old positions. The weights are a Gaussian of learnt
+    width (in positions of the shorter row). They are smooth in n, which need not be an integer, so
+    that the network that predicts n is trained through them.
     """
 
     def __init__(self) -> None:
@@ -235,12 +235,12 @@ class Resample(nn.Module):
         """Return [B, count, D] for states [B, P, D], lengths [B] and new lengths [B] (real)."""
         ratio = (lengths / new_lengths)[:, None]
         centres = (torch.arange(count, device=states.device) + 0.5) * ratio - 0.5
-        # Positions after the new length stand beside the last old position.
+        # Positions after the new length are placed at the end of the old row.
         centres = centres.minimum(lengths[:, None] - 0.5)
         distances = torch.arange(states.shape[1], device=states.device) - centres[..., None]
         deviation = (self.width.abs() + 0.1) * ratio.clamp(min=1.0)
         scores = -0.5 * (distances / deviation[..., None]).square()
         is_padding = ~is_token(lengths, states.shape[1])[:, None]
         weights = scores.masked_fill(is_padding, -torch.inf).softmax(-1)
-        # Features of padding may be anything finite: their weight is zero, and inf * 0 is NaN.
+        # Features of padding must be finite, since their weight is zero, and inf * 0 is NaN.
         return torch.bmm(weights.to(states.dtype), states)

@@ -1,4 +1,4 @@
-"""Token embeddings with the options of the published systems, and their positions, Eq. (2.39)."""
+"""Token embeddings with the options of published systems, and position vectors, Eq. (2.39)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from nmtgrid.layers.static_cache import Position, StaticPosition
 Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned"]
 
 LARGEST_TABLE = 4096
-"""Sinusoidal positions in the cached table; those beyond are computed at each call."""
+"""Maximum number of sinusoidal positions in the cached table; others are computed at each call."""
 
 
 class Embedding(nn.Module):
     """Token vectors, optionally scaled by sqrt(d) and summed with positions.
 
-    Positions are sinusoidal, as printed (2.39) or as other programs have them, or `max_positions`
-    learned vectors, of which the last serves all positions beyond. The padding type's row is zero
-    at the start. One dropout mask covers a token's vector, so a whole row or
-    column of the grid is dropped alike. With an `alias` (first, second) the first id has the
-    vector of the second.
+    Positions are sinusoidal, as printed in (2.39) or as in other toolkits, or `max_positions`
+    learned vectors, the last of which is used for all later positions. The padding type's row is
+    initialised to zero. Dropout applies to token vectors, so that a feature is dropped in a whole
+    row or column of the grid. With an `alias` (first, second) the first id has the vector of the
+    second.
     """
 
     vector_parameters = ("weight", "position_weight")
@@ -57,12 +57,12 @@ class Embedding(nn.Module):
         nn.init.normal_(self.weight, std=self.size**-0.5)
         if self.position_weight is not None:
             nn.init.normal_(self.position_weight, std=self.size**-0.5)
-        # Zeroed after the draw, so that the other rows are those of any padding id.
+        # Zeroed after the draw, so that the other rows do not depend on the padding id.
         with torch.no_grad():
             self.weight[self.padding].zero_()
 
     def forward(self, tokens: Tensor, first_position: Position = 0) -> Tensor:
-        """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
+        """Return [..., L, d] for tokens [..., L] at positions from `first_position` on."""
         vectors = self._vectors(tokens)
         if self.positions == "none":
             vectors = vectors * self.scale
@@ -80,7 +80,7 @@ class Embedding(nn.Module):
         return torch.add(table.index_select(0, positions), vectors, alpha=self.scale)
 
     def _vectors(self, tokens: Tensor) -> Tensor:
-        # The alias costs a pass over ids, not over vectors, and shares gradients too.
+        # The alias costs a pass over ids only, not over vectors, and shares gradients too.
         if self.alias is not None:
             tokens = tokens.masked_fill(tokens == self.alias[0], self.alias[1])
         return nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
@@ -90,14 +90,14 @@ class Embedding(nn.Module):
             positions = _positions(first, count, like).clamp_(max=len(self.position_weight) - 1)
             return nn.functional.embedding(positions, self.position_weight)
         waves = WAVES[self.positions]
-        # A recorded step computes its waves: which part of the table to read is not known then.
+        # A step recorded as a CUDA graph cannot slice the table at a position that changes.
         if isinstance(first, StaticPosition) or first + count > LARGEST_TABLE:
             return waves(first, count, like)
         last, table = first + count, self._table
         if table is not None and (table.dtype, table.device) != (like.dtype, like.device):
             table = None
         if table is None or len(table) < last:
-            # Computed in powers of two, so that longer sentences seldom ask for a new table.
+            # Sizes are powers of two, so that longer sentences rarely need a new table.
             table = self._table = waves(0, max(128, 1 << (last - 1).bit_length()), like)
         return table[first:last]
 
@@ -124,7 +124,7 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     d the last feature is zero.
 
     Departs: In Eq. (2.39) sines and cosines alternate, and the longest wavelength is a little
-    shorter. This form is needed for models of fairseq.
+    shorter. This form is needed for fairseq models.
     """
     size = like.shape[-1]
     positions = (_positions(first, count, like) + 2).float()
@@ -138,10 +138,10 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
 def marian_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d]: the sines of Eq. (2.39), then its cosines, as in Marian and transformers.
 
-    Departs: In Eq. (2.39) sines and cosines alternate. This order is needed for models of Marian.
+    Departs: In Eq. (2.39) sines and cosines alternate. This order is needed for Marian models.
     """
     size = like.shape[-1]
-    # In double precision, as the latter does: at the position 500 float32 is off by 5e-5.
+    # In double precision, as in transformers: at position 500 float32 is off by 5e-5.
     positions = _positions(first, count, like).double()
     pairs = torch.arange((size + 1) // 2, device=like.device, dtype=torch.float64)
     angles = positions[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))

@@ -2,13 +2,13 @@
 
 `BatchStatistics` standardises features; `Affine` scales and shifts them. In a dense network every
 layer normalises the features of all layers before it: the statistics of a feature are the same
-for all of them, so it is standardised once, when it is computed, and each layer has its scale and
-shift alone. The two together are batch normalisation (Ioffe and Szegedy, 2015) as published.
+for all of them, so it is standardised once, when it is computed, and each layer has only its own
+scale and shift. Together they are batch normalisation (Ioffe and Szegedy, 2015) as published.
 
 In training mode a prediction depends on the other sentences of its batch and, through the
-statistics, on later target tokens. In evaluation mode the running statistics are used, so nothing
-of the future reaches a prediction. Each micro-batch of an update, and each half of one that did not
-fit into memory, has statistics of its own and moves the running ones once more.
+statistics, on later target tokens. In evaluation mode the running statistics are used, so that no
+prediction depends on the future. Each micro-batch of an update, and each half of one that did not
+fit into memory, has its own statistics and updates the running ones once more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PositionNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalised features, in the shape and type of `input`."""
         if input.device.type == "cpu" and input.dtype is torch.bfloat16:
-            # The CPU's kernel reads bf16 and computes in fp32 by itself, with no copies in fp32.
+            # The CPU's kernel reads bf16 and computes in fp32 by itself, without copies in fp32.
             normed: Tensor
             normed, _, _ = torch.native_layer_norm(
                 input, self.normalized_shape, self.weight, self.bias, self.eps
@@ -45,8 +45,8 @@ MOMENTUM, EPSILON = 0.1, 1e-5
 class BatchStatistics(nn.Module):
     """Standardise features [..., C] by the mean and variance of each over all input cells.
 
-    While training the running statistics move by a tenth at each pass, the variance by its
-    unbiased estimate, which a single cell does not have. `still` freezes the running ones.
+    In training, the running statistics move by a tenth towards those of each pass, with the
+    unbiased estimate of the variance, which a single cell does not have. `still` freezes them.
     """
 
     running_mean: Tensor
@@ -68,10 +68,10 @@ class BatchStatistics(nn.Module):
         flat = features.reshape(-1, features.shape[-1])
         mean: Tensor | None = self.running_mean
         variance: Tensor | None = self.running_var
-        # `torch.batch_norm` moves what it is passed; a clone takes the update and is dropped.
+        # `torch.batch_norm` updates its arguments; a clone takes the update and is dropped.
         if self.training and self.still:
             mean, variance = self.running_mean.clone(), self.running_var.clone()
-        # A single cell has no variance: its running estimate stays, and only the mean moves.
+        # A single cell has no variance: only the running mean is updated.
         if self.training and flat.shape[0] == 1 and mean is not None:
             mean.lerp_(flat[0].detach().to(mean.dtype), MOMENTUM)
             mean = variance = None
@@ -110,7 +110,7 @@ class BatchNorm(BatchStatistics):
 
 @contextlib.contextmanager
 def still_statistics(model: nn.Module) -> Iterator[None]:
-    """Freeze the running statistics of `model` within the context: a forward pass is repeated."""
+    """Freeze the running statistics of `model` within the context, to repeat a forward pass."""
     modules = [module for module in model.modules() if isinstance(module, BatchStatistics)]
     before = [module.still for module in modules]
     for module in modules:

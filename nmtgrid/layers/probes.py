@@ -20,8 +20,8 @@ Kind = Literal["state", "change", "inside"]
 class ProbePoint:
     """The output of `part`, or the first of its inputs: a tensor [..., D].
 
-    A "state" is what one layer passes on to the next, a "change" what a layer computes before a
-    skip connection takes it in, and anything else lies "inside".
+    A "state" is passed from one layer to the next, a "change" is computed by a layer before a skip
+    connection adds it, and anything else is "inside".
     """
 
     part: nn.Module
@@ -31,10 +31,10 @@ class ProbePoint:
 
 @contextlib.contextmanager
 def hooked(points: Mapping[str, ProbePoint], receive: Callable[[str, Any], None]) -> Iterator[None]:
-    """Within it, call `receive` with the name of each point and what passes it.
+    """Within the context, call `receive` with the name of each point and its value.
 
-    It holds one forward pass: a part that both sides share (tied embeddings) has a name for each
-    call in turn.
+    The context is for one forward pass: a part that both sides share (tied embeddings) has one name
+    per call, in order.
     """
     names: defaultdict[tuple[nn.Module, str], list[str]] = defaultdict(list)
     for name, point in points.items():

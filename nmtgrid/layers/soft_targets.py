@@ -1,8 +1,8 @@
 """Soft targets: distributions over types that replace the reference token (appendix E).
 
-The target of a prediction is a mixture of tokens, each of which may give a share to types like it.
+The target of a prediction is a mixture of tokens, each of which may give a share to similar types.
 The fused loss (kernels/linear_loss.py) subtracts these targets from softmax probabilities without
-storing them; smoothing/ makes them. Letters: M sites, C tokens of a mixture, V types.
+storing them; smoothing/ creates them. Letters: M sites, C tokens of a mixture, V types.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 TILE = 1 << 22
-"""Elements of a tile of rewards [m, V], where nothing else of that size is in memory."""
+"""Elements of a tile of rewards [m, V] if nothing else of that size is in memory."""
 TILE_BESIDE_LOGITS = 1 << 25
-"""The same where the logits of a chunk are in memory too, which are larger."""
+"""The same if the logits of a chunk, which are larger, are in memory too."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SoftTargets:
     """Mixtures of C tokens, one for each of some sites.
 
-    tokens (int64) and shares (float, summing to one) are [..., C]. Each token gives
-    `distribution_share` of its share to `distribution` of that token. The loss is less by `entropy`
-    times the entropy of the prediction, in nats.
+    tokens (int64) and shares (float, summing to one) are [..., C]. Each token gives a fraction
+    `distribution_share` of its share to `distribution` for that token. The loss is reduced by
+    `entropy` times the entropy of the prediction, in nats.
     """
 
     tokens: Tensor
@@ -39,12 +39,12 @@ class SoftTargets:
         return dataclasses.replace(self, tokens=self.tokens[index], shares=self.shares[index])
 
     def repeat(self, times: int) -> SoftTargets:
-        """Return the targets of M sites so many times, [times * M, C]."""
+        """Return the targets of M sites, repeated `times` times [times * M, C]."""
         tokens, shares = self.tokens.repeat(times, 1), self.shares.repeat(times, 1)
         return dataclasses.replace(self, tokens=tokens, shares=shares)
 
     def subtract_(self, errors: Tensor | None, logits: Tensor, scale: float) -> Tensor:
-        """Return the targets' mean logit [M], and subtract `scale` times the targets [M, V].
+        """Return the targets' mean logit [M]; subtract `scale` times the targets from `errors`.
 
         errors and logits are [M, V], the mixtures [M, C]; without errors nothing is subtracted.
         """
@@ -66,7 +66,7 @@ class SoftTargets:
 class NeighbourDistribution:
     """The distribution r(. | y) over the K most likely types of each token y.
 
-    neighbours [V, K] (whole numbers) and probabilities [V, K], each row summing to one.
+    neighbours [V, K] (integers) and probabilities [V, K], each row summing to one.
     """
 
     def __init__(self, neighbours: Tensor, probabilities: Tensor) -> None:
@@ -89,10 +89,10 @@ class NeighbourDistribution:
         return (logits.gather(1, types) * target).sum(1)
 
     def sample(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """Return for tokens [M] another type each, drawn from r without the token itself.
+        """Return another type for each of tokens [M], drawn from r without the token itself.
 
-        `number` [M] in [0, 1) decides which. The second tensor [M] is its log-probability, -inf
-        where there is no other type; the token itself is returned there.
+        `number` [M] in [0, 1) decides which. The second tensor [M] is its log-probability: -inf if
+        there is no other type, in which case the token itself is returned.
         """
         types = self.neighbours[tokens].long()
         weights = self.probabilities[tokens].masked_fill(types == tokens[:, None], 0.0)
@@ -102,7 +102,7 @@ class NeighbourDistribution:
 
 
 class VectorDistribution:
-    """A distribution over all types, from the cosines of their vectors; V x V is never made.
+    """A distribution over all types, from the cosines of their vectors, without a V x V matrix.
 
     vectors [V, E] of norm one, or zero for types that are not smoothed; frequencies [V]. The
     reward of v for y is `cosine - rarity * min(f_v / f_y, f_y / f_v)`. Eq. (E.10), (E.11).
@@ -118,15 +118,15 @@ class VectorDistribution:
     def rewards(self, tokens: Tensor) -> Tensor:
         """Return r(v, y) [M, V] for tokens y [M], -inf where v has no vector.
 
-        A token without a vector has a reward for itself alone.
+        A token without a vector has a reward only for itself.
         """
-        # In fp32 also in autocast: a low temperature magnifies what bf16 rounds away.
+        # In fp32 also under autocast: a low temperature magnifies the rounding errors of bf16.
         with torch.autocast(self.vectors.device.type, enabled=False):
             rewards = self.vectors[tokens] @ self.vectors.t()
         if self.rarity:
             own, all_types = self.frequencies[tokens, None], self.frequencies[None]
             least, most = torch.minimum(own, all_types), torch.maximum(own, all_types)
-            # Two types that were never seen are as frequent as each other.
+            # Two types that were never seen count as equally frequent.
             ratio = torch.where(most > 0, least / most.clamp(min=1e-9), 1.0)
             rewards = rewards - self.rarity * ratio
         rewards = rewards.masked_fill(~self._has_vector, -torch.inf)
@@ -162,7 +162,7 @@ class VectorDistribution:
     def sample(self, tokens: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
         samples = []
         for part, numbers in zip(tokens.split(self._tile), number.split(self._tile), strict=True):
-            # In tiles of tokens; each row depends on its token alone, so tiles change no sample.
+            # In tiles of tokens; each row depends only on its token, so tiles change no sample.
             weights = self.rows(part)
             weights[torch.arange(len(part), device=part.device), part] = 0.0
             types, log_probs = _sample(weights, numbers)
@@ -172,14 +172,15 @@ class VectorDistribution:
 
     @property
     def _tile(self) -> int:
-        """How many tokens' rewards are computed at a time."""
+        """The number of tokens whose rewards are computed at a time."""
         return max(1, TILE // len(self.vectors))
 
     def nearest(self, count: int) -> NeighbourDistribution:
         """Return the distribution over the `count` types of highest reward.
 
-        Where vectors are hardly alike this is another distribution than (E.10), for far types are
-        many: at a temperature of 0.2 a hundred of 2,000 types may have a fifth of it.
+        If vectors are hardly similar, this differs from the distribution (E.10), because there are
+        many distant types: at a temperature of 0.2 the nearest hundred of 2,000 types may have only
+        a fifth of the probability.
         """
         size = len(self.vectors)
         count = min(count, size)
@@ -198,15 +199,15 @@ class VectorDistribution:
 
 
 TargetDistribution = NeighbourDistribution | VectorDistribution
-"""The distribution r(. | y) over V types that takes a token's place."""
+"""The distribution r(. | y) over V types that replaces a token."""
 
 
 def _sample(weights: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns [M] that `number` [M] in [0, 1) picks from rows [M, K], and their logs."""
+    """Return the columns [M] drawn with `number` [M] in [0, 1) from rows [M, K], and their logs."""
     # Sums over all types in double: in fp32 rare types at the end would vanish.
     cumulative = weights.double().cumsum(1)
     total = cumulative[:, -1:]
-    # The first column whose sum is above the number drawn: one of weight zero is never taken.
+    # The first column whose sum is above the number: columns of weight zero are never drawn.
     columns = torch.searchsorted(cumulative, number[:, None].double() * total, right=True)
     columns = columns.clamp(max=weights.shape[1] - 1)
     share = weights.gather(1, columns).double() / total

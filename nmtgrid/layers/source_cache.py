@@ -20,13 +20,13 @@ from nmtgrid.layers.attention import attend, attention_weights, missing_columns
 from nmtgrid.layers.kernels.dropout import dropout
 
 _WORTH_COPYING = 0.7
-"""Share of the sentences below which some rows read copies of their own."""
+"""With fewer rows per sentence than this, `attend_rows` copies keys and values for the rows."""
 
 
 def with_hidden_columns(mask: Tensor | None, like: Tensor, columns: int, padding: int) -> Tensor:
     """Return the additive mask [B, 1, 1, S + padding] that hides `padding` more columns.
 
-    It is of the type of `like` [B, ...]; no `mask` shows all S `columns`.
+    It has the type of `like` [B, ...]; without a `mask` all S `columns` are visible.
     """
     if mask is None:
         mask = like.new_zeros(len(like), 1, 1, columns)
@@ -35,13 +35,13 @@ def with_hidden_columns(mask: Tensor | None, like: Tensor, columns: int, padding
 
 @dataclasses.dataclass(frozen=True)
 class SourceCache:
-    """Source tensors of B sentences, each seen by `width` rows that stand side by side.
+    """Source tensors of B sentences, each shared by `width` adjacent rows.
 
     keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
     is additive (see layers/attention.py) or None. R = B * width rows. The first `lead` columns
-    stand before the source and need no READ, the last `padding` ones after it: the mask hides
-    them. In a static cache (layers/static_cache.py) sentences keep `width` rows each, so that no
-    device has to be asked.
+    precede the source and need no READ; the last `padding` ones follow it and are hidden by the
+    mask. In a static cache (layers/static_cache.py) sentences keep `width` rows each, so that
+    nothing synchronises with the device.
     """
 
     keys: tuple[Tensor, ...]
@@ -54,7 +54,7 @@ class SourceCache:
 
     @classmethod
     def over(cls, memory: SourceCache, **parts: Any) -> Self:
-        """Return `memory` as a cache of this class, which has further `parts`."""
+        """Return `memory` as a cache of this class, with its further fields `parts`."""
         shared = memory.keys, memory.values, memory.mask, memory.width, memory.lead
         return cls(*shared, **parts)
 
@@ -68,7 +68,7 @@ class SourceCache:
         return self.keys[block], self.values[block]
 
     def limited(self, reads: Tensor) -> SourceCache:
-        """Return the cache that shows query t of sentence b its first reads[b, t] source tokens.
+        """Return the cache in which query t of sentence b sees its first reads[b, t] source tokens.
 
         reads [B, T] in teacher forcing, [B, width] in a step.
         """
@@ -88,9 +88,9 @@ class SourceCache:
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
         """Return the cache with `rows` [R'] replaced by those of `new`, which may be narrower.
 
-        Each row gets a copy of its own, and columns after those of `new` are hidden.
+        Each row gets its own copy, and columns after those of `new` are hidden.
         """
-        # Rows read different prefixes after this, so they can share keys and values no longer.
+        # Rows read different prefixes after this, so they can no longer share keys and values.
         size = new.keys[0].shape[2]
 
         def replaced(old: Tensor, part: Tensor) -> Tensor:
@@ -110,22 +110,22 @@ class SourceCache:
     def select(self, block: int, features: Tensor) -> None:
         """Choose what the heads of `block` see, for features [B, T, D] ([R, D] in a step).
 
-        Called before the block reads. Nothing is chosen here: all that has been read is seen.
+        Called before the block attends. Here nothing is chosen: heads see the source read so far.
         """
 
     def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        """Return [R, H, d]: what the rows' queries [R, H, d] read in a step of `block`."""
+        """Return the context [R, H, d] of the rows' queries [R, H, d] in a step of `block`."""
         mask = self.mask_for(block, query)
         read = attend(self._grouped(query), *self.pair(block), mask, scale=scale)
         return read.transpose(1, 2).flatten(0, 1)
 
     def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        """Return [R, H, S]: the weights with which `attend` reads the source."""
+        """Return [R, H, S]: the attention weights of `attend`."""
         weights = self._weights(block, self._grouped(query), scale)
         return weights.transpose(1, 2).flatten(0, 1)
 
     def attend_rows(self, block: int, query: Tensor, rows: Tensor) -> Tensor:
-        """Return [R', H, d]: what the queries [R', H, d] of some rows [R'] read."""
+        """Return the context [R', H, d] of the queries [R', H, d] of some rows [R']."""
         if len(rows) < _WORTH_COPYING * self.count:
             return self.of_rows(block, rows).attend(0, query)
         # With most rows left, idle queries cost less than copies of keys and values: measured by
@@ -134,9 +134,9 @@ class SourceCache:
         return self.attend(block, padded.index_copy(0, rows, query)).index_select(0, rows)
 
     def of_rows(self, block: int, rows: Tensor) -> SourceCache:
-        """Return the cache of `block` alone, as its first, for some rows [R'].
+        """Return a cache of only `block`, as its first, for some rows [R'].
 
-        Each row gets a copy of its own.
+        Each row gets its own copy.
         """
         (keys, values), width, mask = self.pair(block), self.width, self.mask
         sentences = rows if width == 1 else rows // width
@@ -148,18 +148,18 @@ class SourceCache:
         return SourceCache((keys,), (values,), mask, 1, self.lead, padding=self.padding)
 
     def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
-        """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read, in teacher forcing.
+        """Return the context [B, H, T, d] of queries [B, H, T, d] in teacher forcing.
 
         Weights are dropped at this rate: pass 0 outside training.
         """
         return attend(query, *self.pair(block), self.mask_for(block, query), dropout=rate)
 
     def weights_all(self, block: int, query: Tensor) -> Tensor:
-        """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
+        """Return [B, H, T, S]: the attention weights of `attend_all`."""
         return self._weights(block, query)
 
     def mask_for(self, block: int, like: Tensor) -> Tensor | None:
-        """Return the additive mask with which `block` reads, in the type of queries `like`."""
+        """Return the additive mask of `block`'s attention, in the type of queries `like`."""
         return self.mask
 
     def _weights(self, block: int, query: Tensor, scale: float | None = None) -> Tensor:
@@ -169,17 +169,17 @@ class SourceCache:
         return weights[..., : keys.shape[2] - self.padding]
 
     def _attend_unfused(self, block: int, query: Tensor, rate: float) -> Tensor:
-        """Return what `attend_all` does; fused attention has no gradient for its mask."""
+        """Return the same as `attend_all`; fused attention has no gradient for its mask."""
         weights = dropout(self._weights(block, query), rate, training=rate > 0)
         _, values = self.pair(block)
         return weights.to(values.dtype) @ values
 
     def contiguous(self) -> SourceCache:
-        """Return the cache in contiguous tensors, as decoding reads it over and over."""
+        """Return the cache with contiguous tensors, because decoding reads them repeatedly."""
         return self._changed(Tensor.contiguous)
 
     def padded(self) -> SourceCache:
-        """Return the cache in contiguous tensors of as many columns as a kernel likes best."""
+        """Return the cache with contiguous tensors, padded to the kernel's fastest width."""
         padding = missing_columns(self.keys[0])
         if not padding:
             return self.contiguous()
@@ -188,15 +188,15 @@ class SourceCache:
         return self._changed(lambda part: pad(part, (0, 0, 0, padding)), mask=mask, padding=padding)
 
     def _changed(self, change: Callable[[Tensor], Tensor], **fields: Any) -> SourceCache:
-        """Return the cache with `change` made to all keys and values, and with these `fields`."""
+        """Return the cache with `change` applied to all keys and values, and with new `fields`."""
         keys, values = tuple(map(change, self.keys)), tuple(map(change, self.values))
         return dataclasses.replace(self, keys=keys, values=values, **fields)
 
     def take_rows(self, rows: Tensor) -> SourceCache:
         """Return the cache of `rows` [R']: nothing is copied while rows stay with their sentence.
 
-        Where each sentence that stays has equally many rows side by side, only these sentences
-        are copied; any other choice gives each row a copy of its own.
+        If all remaining sentences have equally many adjacent rows, only these sentences are
+        copied; otherwise each row gets its own copy.
         """
         if self.is_static:
             return self.to_static(rows, self.width)
@@ -207,7 +207,7 @@ class SourceCache:
 
     def to_static(self, rows: Tensor, width: int) -> SourceCache:
         """Return the static cache of `rows` [R], each `width` of which are of one sentence."""
-        # Computed on the device alone: no comparison, whose result the CPU would wait for.
+        # Computed only on the device: the CPU would have to wait for the result of a comparison.
         sentences = torch.div(rows[::width], self.width, rounding_mode="floor")
         return dataclasses.replace(self._of_sentences(sentences, width), is_static=True)
 
@@ -235,7 +235,7 @@ class SourceCache:
 
 
 def without_lead(shares: Tensor, lead: int) -> Tensor:
-    """Return shares [..., S] of the source without its first `lead` columns, which count as one."""
+    """Return shares [..., S] without the first `lead` columns, renormalised to sum to one."""
     if not lead:
         return shares
     # All attention may have gone to the marker: 0 / tiny is 0, not NaN.

@@ -1,10 +1,10 @@
-"""Decoding states in tensors that stay where they are, as CUDA graphs need them.
+"""Decoding states in tensors with fixed addresses, as CUDA graphs need them.
 
-A recorded step holds addresses and no numbers, so one recording serves every position only if the
-position itself is read from memory. Every cache has the size that it will need, is written in
-place, and learns from a `StaticPosition` where. The static forms of caches are `StaticKVCache`
+A recorded step contains addresses, not values, so one recording serves every position only if the
+position itself is read from memory. Every cache has the size that it will need and is written in
+place, at the index in a `StaticPosition`. The static forms of caches are `StaticKVCache`
 (transformer/kv_cache.py), `SourceCache.to_static` (source_cache.py) and `RingCache`
-(grid/convolution.py); search/cuda_graphs.py records the steps and moves the position. A decoding
+(grid/convolution.py); search/cuda_graphs.py records the steps and advances the position. A decoding
 state has a static form if it has the methods `to_static` and `with_room` (see `GridState`).
 """
 
@@ -23,8 +23,8 @@ State = TypeVar("State")
 class RingIndex:
     """The slot of the newest row in a ring of `span` rows, and the tap of each row.
 
-    slot [1] is the row that is written now, taps [span] the tap of each row, the last tap being
-    that of the newest row.
+    slot [1] is the row written at the current position, taps [span] the tap of each row, the last
+    tap being that of the newest row.
     """
 
     def __init__(self, span: int, device: torch.device) -> None:
@@ -50,9 +50,9 @@ class StaticPosition:
         self._rings: dict[int, RingIndex] = {}
 
     def move(self, position: int) -> None:
-        """Go to `position` without synchronising the device."""
+        """Move to `position` without synchronising with the device."""
         self.position = position
-        # `fill_` launches a kernel with the number in it; assigning an element would synchronise.
+        # `fill_` passes the number to a kernel; assigning an element would synchronise.
         self.index.fill_(position)
         for ring in self._rings.values():
             ring.move(position)

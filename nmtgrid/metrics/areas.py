@@ -1,8 +1,8 @@
 """The area between two curves of BLEU over latency, and its paired bootstrap over sentences.
 
-A curve is piecewise linear through its points, by rising latency; points of the same latency count
-as one with their mean BLEU. Where BLEU falls as latency rises, so does the curve. The area between
-two curves over the latencies that both reach, divided by the width of that range, is the mean
+A curve is piecewise linear through its points, sorted by latency; points of the same latency count
+as one with their mean BLEU. If BLEU falls as latency rises, so does the curve. The area between two
+curves over the latencies that both reach, divided by the width of that range, is the mean
 difference in BLEU at equal latency.
 """
 
@@ -25,7 +25,7 @@ from nmtgrid.metrics.quality import SEED
 
 @dataclasses.dataclass(frozen=True)
 class SettingScores:
-    """One point of a curve, by sentence: `ngrams.bleu_counts` [N, 10] and latencies [N].
+    """One point of a curve, per sentence: `ngrams.bleu_counts` [N, 10] and latencies [N].
 
     `latencies` has each metric by name, with NaN for sentences that have none.
     """
@@ -36,7 +36,7 @@ class SettingScores:
 
 @dataclasses.dataclass(frozen=True)
 class Area:
-    """The mean difference in BLEU (percent) of a curve to another, at latencies `low` to `high`.
+    """The mean difference in BLEU (percent) between two curves, at latencies `low` to `high`.
 
     All are NaN if the curves have no common range. `resamples` is the number of bootstrap samples
     with a common range; without any, `interval` and `p_value` are None.
@@ -56,9 +56,9 @@ def area(
     other_latency: Sequence[float] | Numbers,
     other_bleu: Sequence[float] | Numbers,
 ) -> Area:
-    """Return the area between a curve and the other, by the points of each, in any order.
+    """Return the area between two curves, given the points of each in any order.
 
-    Points with a NaN do not count. A common range has more than one latency.
+    Points with a NaN are ignored. A common range has more than one latency.
     """
     x, y = _curve(numpy.asarray(latency, float), numpy.asarray(bleu, float))
     other_x, other_y = _curve(numpy.asarray(other_latency, float), numpy.asarray(other_bleu, float))
@@ -67,7 +67,7 @@ def area(
     low, high = max(x[0], other_x[0]), min(x[-1], other_x[-1])
     if low >= high:
         return Area(math.nan, math.nan, math.nan)
-    # The difference bends at the points of both alone, so that trapezoids between them are exact.
+    # The difference is linear between the points of both, so trapezoids between them are exact.
     bends = numpy.concatenate([x, other_x])
     inner = numpy.unique(bends[(bends > low) & (bends < high)])
     at = numpy.concatenate([[low], inner, [high]])
@@ -77,7 +77,7 @@ def area(
 
 
 def _curve(latency: Numbers, bleu: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the points of a curve by rising latency, each latency once."""
+    """Return the points of a curve sorted by latency, each latency once."""
     known = ~(numpy.isnan(latency) | numpy.isnan(bleu))
     x, where = numpy.unique(latency[known], return_inverse=True)
     return x, numpy.bincount(where, bleu[known], len(x)) / numpy.bincount(where, minlength=len(x))
@@ -90,7 +90,7 @@ def areas(
     samples: int = RESAMPLES,
     seed: int = SEED,
 ) -> list[Area]:
-    """Return the area between each curve and the baseline over a metric of latency.
+    """Return the area between each curve and the baseline for a latency metric.
 
     The paired bootstrap resamples all N sentences with replacement, the same ones for all settings,
     `samples` times. The 95 % interval is given by the percentiles 2.5 and 97.5 of the differences.

@@ -11,9 +11,9 @@ from nmtgrid.metrics.latency import Numbers
 
 RESAMPLES = 1000
 _MOST_WEIGHTS = 1 << 24
-"""Sentences times resamples that are drawn at a time."""
+"""Number of sentences times resamples that are drawn at a time."""
 ROUNDING = 1e-9
-"""Scores that differ by less are equal."""
+"""Scores that differ by less count as equal."""
 
 
 def weights(count: int, samples: int, seed: int) -> Iterator[Numbers]:
@@ -36,7 +36,7 @@ def swaps(count: int, samples: int, seed: int) -> Iterator[Numbers]:
     The draws are those of sacreBLEU's approximate randomisation with the same seed.
     """
     generator = numpy.random.default_rng(seed)
-    # Booleans are bits of words of 32, of which each block must take whole ones.
+    # Booleans are drawn as bits of 32-bit words, of which each block must use whole ones.
     size = 32 * max(1, _MOST_WEIGHTS // (32 * max(count, 1)))
     for first in range(0, samples, size):
         shape = min(size, samples - first), count
@@ -44,16 +44,16 @@ def swaps(count: int, samples: int, seed: int) -> Iterator[Numbers]:
 
 
 def p_value(statistics: Numbers, real: float) -> float:
-    """Return how probable a difference as great as the `real` one is by chance, from samples.
+    """Return the p-value of the `real` difference, given those of random samples.
 
-    Departs: SacreBLEU counts samples whose difference is greater than the real one. Here those
-    where it is as great count too, as the test needs: systems that differ in a few sentences alone
-    have few possible differences, and their greatest one would have the least p-value there is.
+    Departs: SacreBLEU counts samples whose difference is greater than the real one. Here samples
+    with an equal difference count too, as the test requires: systems that differ in only a few
+    sentences have few possible differences, the greatest of which would get the least p-value.
     """
     return (int((statistics > real - ROUNDING).sum()) + 1) / (len(statistics) + 1)
 
 
 def interval(values: NDArray[numpy.float64]) -> tuple[float, float]:
-    """Return what the middle 95 % of resampled values lie between: percentiles 2.5 and 97.5."""
+    """Return the interval of the middle 95 % of resampled values: percentiles 2.5 and 97.5."""
     low, high = numpy.percentile(values, [2.5, 97.5]).tolist()
     return low, high

@@ -1,10 +1,9 @@
 """CIDEr-D: agreement of a caption with several references (Vedantam et al., 2015).
 
-N-grams of orders 1 to 4 count by how often a caption has them and how few pictures' references have
-them (tf-idf); the score is the mean cosine between the caption and each of its references, times
-ten, with clipped counts and a penalty for unlike lengths: what the tool of MS-COCO calls CIDEr.
-Tokens may be words or ids. Words are taken as they are: the paper stems them, the tool of MS-COCO
-does not, and neither does this.
+N-grams of orders 1 to 4 are weighted by tf-idf: how often a caption has them, and how few pictures'
+references have them. The score is the mean cosine between the caption and each of its references,
+times ten, with clipped counts and a penalty for different lengths; the MS-COCO tool calls it CIDEr.
+Tokens may be words or ids. Words are not stemmed, as in the MS-COCO tool but unlike the paper.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 _SIGMA = 6.0
-"""Tokens: how unlike lengths may be."""
+"""Standard deviation of the length penalty in tokens."""
 Tokens = Sequence[Hashable]
 Gram = tuple[Hashable, ...]
 
@@ -29,7 +28,7 @@ class DocumentFrequencies:
 
     @classmethod
     def count(cls, references: Iterable[Iterable[Tokens]], n: int = 4) -> DocumentFrequencies:
-        """Return those of a corpus: for each picture its references."""
+        """Return those of a corpus, given the references of each picture."""
         counts: Counter[Gram] = Counter()
         pictures = 0
         for of_picture in references:
@@ -41,7 +40,7 @@ class DocumentFrequencies:
 
 @dataclasses.dataclass(frozen=True)
 class _Vector:
-    """A caption as tf-idf weights; norms [n] of the n-grams of each order."""
+    """A caption as tf-idf weights, with the norms [n] of the n-grams of each order."""
 
     weights: Mapping[Gram, float]
     norms: Sequence[float]
@@ -49,16 +48,16 @@ class _Vector:
 
 
 class Cider:
-    """CIDEr-D by the document frequencies of a corpus; scores are 0 to 10.
+    """CIDEr-D with the document frequencies of a corpus; scores are from 0 to 10.
 
     Tables print a hundred times as much. A corpus of a single picture scores 0: n-grams that all
-    pictures have weigh nothing.
+    pictures have get a weight of zero.
     """
 
     def __init__(
         self, references: Sequence[Sequence[Tokens]] | DocumentFrequencies, n: int = 4
     ) -> None:
-        """`references` are all pictures' (or counted already, to the same `n`)."""
+        """`references` are those of all pictures (or counted already, to the same `n`)."""
         if not isinstance(references, DocumentFrequencies):
             references = DocumentFrequencies.count(references, n)
         self.frequencies = references
@@ -67,7 +66,7 @@ class Cider:
 
     @property
     def signature(self) -> str:
-        """What the score was computed from, in the manner of sacreBLEU."""
+        """The parameters of the score, in the style of sacreBLEU."""
         pictures = self.frequencies.pictures
         return f"cider-d|n:{self.n}|sigma:{_SIGMA:g}|stem:no|pictures:{pictures}"
 
@@ -82,7 +81,7 @@ class Cider:
         """
         if not references:
             raise ValueError("a caption cannot be scored without a reference")
-        # References are weighed once for all candidates: training scores many samples of a picture.
+        # Vectors of references are computed once: training scores many samples of a picture.
         reference_vectors = [self._vector(tokens) for tokens in references]
         scores = []
         for candidate in candidates:
@@ -92,7 +91,7 @@ class Cider:
         return scores
 
     def corpus(self, candidates: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
-        """Return the mean over pictures. Raises ValueError unless both are as many, and some."""
+        """Return the mean score of pictures. Raises ValueError if counts differ or are 0."""
         if not candidates or len(candidates) != len(references):
             raise ValueError(f"{len(candidates)} captions of {len(references)} pictures")
         pairs = zip(candidates, references, strict=True)
@@ -114,14 +113,14 @@ class Cider:
         return _Vector(weights, [math.sqrt(square) for square in squares], len(tokens))
 
     def _similarity(self, candidate: _Vector, reference: _Vector) -> float:
-        """Return the mean over n of the cosines, eq. (2) and (3), as CIDEr-D has them."""
+        """Return the mean over n of the cosines, eq. (2) and (3), as in CIDEr-D."""
         products = [0.0] * self.n
         for gram, weight in candidate.weights.items():
             other = reference.weights.get(gram)
             if other is not None:
-                # Clipped, repeating a good n-gram earns nothing more.
+                # Clipped, so that repeating a good n-gram gains nothing.
                 products[len(gram) - 1] += min(weight, other) * other
-        # A product of zero may come with a norm of zero: there is no such n-gram.
+        # If a product is zero, a norm may be too: a text without n-grams of this order.
         total = 0.0
         for product, first, second in zip(products, candidate.norms, reference.norms, strict=True):
             if product:
@@ -132,7 +131,7 @@ class Cider:
 
 
 def grams(tokens: Tokens, n: int) -> Counter[Gram]:
-    """Return how often each n-gram of order 1 to `n` occurs in `tokens`."""
+    """Return the counts of all n-grams of orders 1 to `n` in `tokens`."""
     # Slices of a tuple can be hashed; slices of a list cannot.
     sequence = tuple(tokens)
     return Counter(

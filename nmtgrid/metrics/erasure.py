@@ -1,7 +1,7 @@
 """Erasure and final delays of translations that are revised while the source arrives.
 
 Arivazhagan et al. (2020), "Re-translation versus Streaming for Simultaneous Translation". Called by
-online/retranslation.py; the delays go into latency.py as those of any other policy do.
+online/retranslation.py; latency.py scores the delays like those of any other policy.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ def common_prefix(outputs: Sequence[Tokens]) -> int:
 
 
 def erased_tokens(outputs: Sequence[Tokens]) -> int:
-    """Return how many tokens are erased over the successive outputs of a sentence.
+    """Return the number of tokens erased over the successive outputs of a sentence.
 
     From one output to the next, all tokens after their longest common prefix are erased: a changed
-    token takes everything that follows it along, and what is only withdrawn counts too.
+    token erases everything after it, and tokens that are only withdrawn count too.
     """
     pairs = itertools.pairwise(outputs)
     return sum(len(before) - common_prefix([before, after]) for before, after in pairs)
 
 
 def normalised_erasure(erased: Sequence[int], lengths: Sequence[int]) -> float:
-    """Return NE: tokens erased in all sentences for each token of their final translations.
+    """Return NE: tokens erased in all sentences per token of their final translations.
 
     `erased` and `lengths` have one number for each sentence, in tokens; end symbols do not count.
-    0 is an output that only grows. NaN where nothing is written. Raises ValueError unless there are
-    as many of both.
+    0 means that outputs only grow, NaN that nothing is written. Raises ValueError if the numbers of
+    sentences differ.
     """
     if len(erased) != len(lengths):
         raise ValueError(f"{len(erased)} sentences with erasure, but {len(lengths)} with a length")
@@ -47,9 +47,9 @@ def normalised_erasure(erased: Sequence[int], lengths: Sequence[int]) -> float:
 def final_delays(outputs: Sequence[Tokens], reads: Sequence[int]) -> list[int]:
     """Return the delay of each token of the last output: the reads with which it became final.
 
-    `reads` has a number for each output, rising. A token is final with the first output from which
-    on neither it nor any token before it changes any more, so that delays never shrink. Raises
-    ValueError unless there are as many reads as outputs, of at least one.
+    `reads` has an increasing number for each output. A token is final as of the first output from
+    which on neither it nor any token before it changes, so that delays never decrease. Raises
+    ValueError unless there are as many reads as outputs, and at least one.
     """
     if not outputs or len(outputs) != len(reads):
         raise ValueError(f"{len(outputs)} outputs, but {len(reads)} numbers of reads")

@@ -1,12 +1,12 @@
 """Latency of simultaneous translation: AP, AL, DAL, CW, max-CW, LAAL, YAAL (section 4.5).
 
-Delays may be of tokens or of words; `word_delays` makes the latter of the former. Which subwords
-make a word is known by their mark, the joiner (see `base/subword_marks.py`). Source words are those
-of the raw line, which arrive whole: where a part of a word has been read, it counts as read. Target
-words are the tokenised ones, written with their last subword; with SentencePiece with the next one,
-which shows that the word has ended.
+Delays may be of tokens or of words; `word_delays` computes the latter from the former. The mark of
+subwords, the joiner, shows which of them make a word (see `base/subword_marks.py`). Source words
+are those of the raw line, which arrive whole: if a part of a word has been read, it counts as read.
+Target words are the tokenised ones, written with their last subword, or, with SentencePiece, with
+the next one, which shows that the word has ended.
 
-A metric of one's own is a function of a sentence (`Metric`) in an imported file (`--import FILE`).
+A user-defined metric is a function of a sentence (`Metric`) in an imported file (`--import FILE`).
 
 Sentences are sorted by length and scored in padded blocks [B, T] of numpy arrays, not one by one.
 """
@@ -32,20 +32,20 @@ Convention = Literal["thesis", "simuleval"]
 CONVENTIONS: dict[Convention, str] = {
     "thesis": "thesis convention", "simuleval": "SimulEval convention",
 }  # fmt: skip
-"""What people call them."""
+"""The names of the conventions in texts."""
 TARGET_LENGTHS: dict[Convention, str] = {
     "thesis": "|y| = hypothesis", "simuleval": "|y| = reference in AP and AL",
 }  # fmt: skip
-"""What they take for the length of the target."""
+"""The target length that each convention uses."""
 Unit = Literal["token", "word"]
 Numbers = NDArray[numpy.float64]
 
 Metric = Callable[[Sequence[float], float, float], float]
-"""A metric of one's own: the latency of a sentence (NaN: none) by its delays, the length of its
-source, and that of its target, which the convention takes from hypothesis or reference."""
+"""A user-defined metric: the latency of a sentence (NaN: none) from its delays, its source length,
+and its target length, that of the hypothesis or the reference depending on the convention."""
 
 METRICS = ("ap", "al", "dal", "cw", "max_cw", "laal", "yaal")
-_BLOCK = 1 << 20  # padded cells that are worked on at a time
+_BLOCK = 1 << 20  # padded cells that are processed at a time
 _TRIAL = ([1.0, 2.0, 2.0], 2.0, 3.0)
 
 
@@ -118,7 +118,7 @@ class SentenceLatency:
 
 
 def _mean(values: Numbers) -> float:
-    """Return the mean of the values that are known, NaN for none."""
+    """Return the mean of the values that are not NaN, or NaN if there are none."""
     known = values[~numpy.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
 
@@ -151,7 +151,7 @@ def sentence_latency(
 
     All lengths are in `unit`s, without end symbols. Without `reference_lengths` those of the
     hypotheses are used. In the convention "simuleval" an empty reference counts as one word, as in
-    SimulEval. `own` are user-defined metrics by name; their delays are at most the source's length,
+    SimulEval. `own` are user-defined metrics by name; their delays are capped at the source length
     except in the convention "simuleval". Raises ValueError if the numbers of sentences differ, for
     delays that decrease or are not numbers, for other units and conventions, and for the
     convention "simuleval" on tokens; ConfigError if a user-defined metric fails.
@@ -233,10 +233,11 @@ def own_latency(
 
 
 def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
-    """Return the metrics of these names, or of FILE.py:function.
+    """Return the metrics with these names, which may have the form FILE.py:function.
 
-    Each is tried on delays of 1, 2 and 2 of a source of 2 and a target of 3. Raises ConfigError
-    that names every fault: a function that does not exist or that fails, and a name that is taken.
+    Each is tried on the delays 1, 2, 2, a source length of 2 and a target length of 3. Raises
+    ConfigError that names every fault: a function that does not exist or that fails, and a name
+    that is taken.
     """
     metrics: dict[str, Metric] = {}
     faults: list[str] = []
@@ -246,7 +247,7 @@ def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
             if name not in functions:
                 if line := definition_line(name):
                     raise ConfigError(
-                        f"{line}`{name}` is no latency metric: it must be a function.",
+                        f"{line}`{name}` is not a latency metric: it must be a function.",
                         f"Write `def {name}(delays, source_length, target_length)`.",
                     )
                 advice = f"{nearest(name, functions)} {ADVICE}".strip()
@@ -312,7 +313,7 @@ class _Block:
         return _average(lags, self.written)
 
     def yaal(self) -> Numbers:
-        """Return the lagging of what was written before all was read, at LAAL's rate.
+        """Return the average lagging of tokens written before all was read, with LAAL's rate.
 
         Polák et al. (2025), "Better Late Than Never", as in OmniSTEval: the mean of
         z_t - rate (t - 1) over the t with z_t < |x|, with rate = |x| / max(|y_hyp|, |y_ref|).
@@ -342,8 +343,8 @@ class _Block:
         return numpy.asarray(self.z - (self.x / target)[:, None] * self.steps)
 
     def _lagging(self, target: Numbers) -> Numbers:
-        # Only SimulEval's convention leaves delays beyond |x| in `z`; there such a first delay is
-        # the lagging.
+        # Only SimulEval's convention leaves delays beyond |x| in `z`: if the first delay is one, it
+        # is the lagging.
         late = self.z[:, 0] > self.x
         return numpy.where(late, self.z[:, 0], _average(self._lags(target), self.before_cut))
 
@@ -352,7 +353,7 @@ class _Block:
 
 
 def reference_words(reference: str) -> int:
-    """Return a reference's length as SimulEval counts it: by single spaces, at least one."""
+    """Return a reference's length as counted by SimulEval: split at single spaces, at least 1."""
     return len(reference.split(" "))
 
 
@@ -369,14 +370,14 @@ def _blocks(rows: NDArray[numpy.intp], lengths: Numbers) -> Iterator[NDArray[num
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Numbers:
-    """Return the rows as [B, T], the last value of each repeated to its end."""
+    """Return the rows as [B, T], padded with the last value of each."""
     width = max(len(row) for row in rows)
     z = numpy.empty((len(rows), width))
     for index, row in enumerate(rows):
         z[index, : len(row)] = row
         z[index, len(row) :] = row[-1]
     if not numpy.isfinite(z).all() or (z < 0).any() or (numpy.diff(z, axis=1) < 0).any():
-        raise ValueError("delays are finite, at least 0 and never shrink")
+        raise ValueError("delays must be finite, at least 0 and non-decreasing")
     return z
 
 
@@ -389,7 +390,7 @@ def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
 
 
 def words_arrived(word_sizes: Sequence[int]) -> list[int]:
-    """Return [S + 2]: how many words have arrived once 0, 1, ..., S pieces and the end are read.
+    """Return [S + 2]: the words that have arrived once 0, 1, ..., S pieces and the end are read.
 
     `word_sizes` has the number of pieces of each source word. A word without pieces arrives with
     the next one.
@@ -411,8 +412,9 @@ def word_delays(
     """Return the delay of each target word, in source words, from delays of pieces in pieces.
 
     `delays` has one for each target piece, and may have that of the end symbol too: a last piece
-    that asks for another is final only then. The source's end symbol is read after its pieces;
-    delays beyond that count as all of it. Raises ValueError unless each target piece has a delay.
+    that needs a further one is final only then. The source's end symbol is read after its pieces;
+    greater delays count as the whole source. Raises ValueError unless each target piece has a
+    delay.
     """
     counts = words_arrived(word_sizes)
     ends = word_ends(len(delays), target_pieces, joiner)
@@ -420,28 +422,28 @@ def word_delays(
 
 
 def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int]:
-    """Return which of `count` writes makes each target word final: of its last piece, from 0.
+    """Return the index, from 0, of the write out of `count` that makes each target word final.
 
     There is a write for each piece, and perhaps that of the end symbol; see `word_delays`. Raises
-    ValueError where there are more or fewer.
+    ValueError if there are more or fewer.
     """
     if count - len(target_pieces) not in (0, 1):
         raise ValueError(f"{count} delays for {len(target_pieces)} target pieces")
-    # Marks of SentencePiece without a letter are no word: the text is empty.
+    # SentencePiece marks without letters are not words: the text is empty.
     if not any(joined_words(target_pieces, joiner)):
         return []
     numbers = word_numbers(target_pieces, joiner)
-    # Of the first piece of each word but the first.
+    # The first piece of each word but the first.
     begins = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1]]
     if joiner == SPACE:
-        # That a word has ended shows in the piece after it, or the end symbol.
+        # The next piece, or the end symbol, shows that a word has ended.
         return [*begins, count - 1]
     goes_on = bool(joiner) and target_pieces[-1].endswith(joiner)
     return [*(begin - 1 for begin in begins), count - 1 if goes_on else len(numbers) - 1]
 
 
 def seconds_per_token(written: Iterable[Sequence[float]]) -> dict[str, float | None]:
-    """Return `seconds_per_token` and the 95th percentile, `seconds_per_token_p95`.
+    """Return the mean `seconds_per_token` and the 95th percentile, `seconds_per_token_p95`.
 
     `written` has for each sentence the seconds from its beginning to each write, end symbols
     included; the time of a token is that since the previous write. Both are None if nothing was

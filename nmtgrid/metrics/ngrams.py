@@ -15,13 +15,13 @@ import numpy
 from numpy.typing import NDArray
 
 _CHUNK = 400_000
-"""Symbols of both texts that are sorted at a time."""
+"""Number of symbols of both texts that are sorted at a time."""
 _MOST = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Lines of symbols [total], one after the other, and the `lengths` [lines] of each."""
+    """Concatenated lines of symbols [total], and their `lengths` [lines]."""
 
     symbols: NDArray[numpy.int32]
     lengths: NDArray[numpy.int64]
@@ -45,7 +45,7 @@ class Ragged:
 
 
 def words(lines: Iterable[Sequence[str]], vocabulary: dict[str, int]) -> Ragged:
-    """Return words by number; those not in `vocabulary` are added to it."""
+    """Return the words as numbers; new words are added to `vocabulary`."""
     symbols: list[int] = []
     lengths: list[int] = []
     for line in lines:
@@ -55,24 +55,24 @@ def words(lines: Iterable[Sequence[str]], vocabulary: dict[str, int]) -> Ragged:
 
 
 def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
-    """Return the characters of each line by code point, white space left out."""
+    """Return the characters of each line as code points, without white space."""
     stripped = ["".join((line.lower() if lowercase else line).split()) for line in lines]
-    # Half characters, which a string of Python may hold, count as characters too.
+    # Lone surrogates, which a Python string may contain, count as characters too.
     codes = "".join(stripped).encode("utf-32-le", "surrogatepass")
     lengths = numpy.fromiter(map(len, stripped), numpy.int64, len(stripped))
     return Ragged(numpy.frombuffer(codes, numpy.int32), lengths)
 
 
 def totals(lengths: NDArray[numpy.int64], max_order: int) -> NDArray[numpy.int64]:
-    """Return how many n-grams of order 1 to `max_order` lines have [lines, max_order]."""
+    """Return the number of n-grams of orders 1 to `max_order` in lines [lines, max_order]."""
     counts: NDArray[numpy.int64] = numpy.maximum(lengths[:, None] - numpy.arange(max_order), 0)
     return counts
 
 
 def matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int64]:
-    """Return the matches of order 1 to `max_order` of both texts in each line [lines, max_order].
+    """Return the matches of orders 1 to `max_order` of both texts per line [lines, max_order].
 
-    One that stands twice in a line of both counts twice.
+    An n-gram that occurs twice in a line of both counts twice.
     """
     counts = numpy.zeros((len(first.lengths), max_order), numpy.int64)
     for start, end in _chunks(first.lengths + second.lengths):
@@ -81,7 +81,7 @@ def matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int6
 
 
 def _chunks(lengths: NDArray[numpy.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of lines, of about as many symbols and at least one line."""
+    """Yield ranges of lines with about equally many symbols, and at least one line."""
     reached = numpy.cumsum(lengths)
     start, before = 0, 0
     while start < len(lengths):
@@ -98,7 +98,7 @@ def _matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int
     symbols, size = _ranked(numpy.concatenate([first.symbols, second.symbols]))
     lengths = numpy.concatenate([first.lengths, second.lengths])
     keys = numpy.repeat(numpy.tile(numpy.arange(count), 2), lengths)
-    # How many symbols there are from each to the end of its line, itself counted.
+    # The number of symbols from each to the end of its line, itself included.
     ends = numpy.repeat(numpy.cumsum(lengths), lengths)
     left = ends - numpy.arange(len(symbols))
     starts = numpy.arange(len(symbols))
@@ -122,9 +122,9 @@ def _matches(first: Ragged, second: Ragged, max_order: int) -> NDArray[numpy.int
 def longer(
     keys: NDArray[numpy.int64], bound: int, symbols: NDArray[numpy.int64], size: int
 ) -> tuple[NDArray[numpy.int64], int]:
-    """Return n-grams (below `bound`) made longer by one symbol (below `size`), and their bound."""
+    """Return n-grams (below `bound`) extended by a symbol (below `size`), and their new bound."""
     if bound * size > _MOST:
-        # Before an overflow the keys in use are numbered anew, in the same order.
+        # Before an overflow the keys in use are renumbered, in the same order.
         kinds, keys = numpy.unique(keys, return_inverse=True)
         bound = len(kinds)
     return keys * size + symbols, bound * size
@@ -133,8 +133,8 @@ def longer(
 def common(
     keys: NDArray[numpy.int64], is_second: NDArray[numpy.int64]
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """Return for each key of both texts its rank among all sorted, how often, and the key."""
-    # The text is the last bit: a key of both stands as two neighbours that differ in that bit.
+    """Return for each key in both texts its rank among all sorted keys, its count, and the key."""
+    # The text is the last bit: a key in both becomes two neighbours that differ in that bit.
     tagged = numpy.sort(keys * 2 + is_second)
     is_new = numpy.ones(len(tagged), bool)
     numpy.not_equal(tagged[1:], tagged[:-1], out=is_new[1:])
@@ -146,7 +146,7 @@ def common(
 
 
 def _ranked(symbols: NDArray[numpy.int32]) -> tuple[NDArray[numpy.int64], int]:
-    """Return the symbols numbered without gaps, and how many there are."""
+    """Return the symbols renumbered without gaps, and how many there are."""
     # A table of all symbols instead of `unique`: linear, without a sort.
     if not len(symbols):
         return symbols.astype(numpy.int64), 1
@@ -162,7 +162,7 @@ Counts = NDArray[numpy.int64]
 
 
 def bleu_counts(hypotheses: Ragged, references: Ragged) -> Counts:
-    """Return [lines, 10]: length, reference's length, n-grams matched and in all (1 to 4)."""
+    """Return [lines, 10]: length, reference length, matched and total n-grams (1 to 4)."""
     return numpy.concatenate(
         [
             hypotheses.lengths[:, None],
@@ -177,7 +177,7 @@ def bleu_counts(hypotheses: Ragged, references: Ragged) -> Counts:
 def chrf_counts(hypotheses: Ragged, references: Ragged) -> Counts:
     """Return [lines, 18]: for n = 1 to 6 the n-grams of hypothesis, of reference, and of both.
 
-    As in sacreBLEU, those of the hypothesis do not count where the reference has none.
+    As in sacreBLEU, those of the hypothesis do not count if the reference has none.
     """
     in_reference = totals(references.lengths, CHRF_ORDER)
     in_hypothesis = numpy.where(in_reference > 0, totals(hypotheses.lengths, CHRF_ORDER), 0)
@@ -189,7 +189,7 @@ def chrf_counts(hypotheses: Ragged, references: Ragged) -> Counts:
 def corpus_bleus(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
     """Return BLEU in percent [...] from sums of `bleu_counts` over sentences [..., 10].
 
-    As sacreBLEU's corpus score: as of a sentence, but 0 where a hypothesis has no 4-gram at all.
+    Like sacreBLEU's corpus score: as for a sentence, but 0 if the hypotheses have no 4-gram at all.
     """
     scores = sentence_bleus(sums.reshape(-1, sums.shape[-1])).reshape(sums.shape[:-1])
     return numpy.where((sums[..., -BLEU_ORDER:] > 0).all(-1), scores, 0.0)
@@ -198,8 +198,8 @@ def corpus_bleus(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
 def sentence_bleus(counts: Counts | NDArray[numpy.float64]) -> NDArray[numpy.float64]:
     """Return each sentence's BLEU in percent from `bleu_counts`.
 
-    As sacreBLEU's sentence score: orders up to the longest n-gram that the hypothesis has, each
-    order without a match counted as 1/2, 1/4, ... of one match.
+    Like sacreBLEU's sentence score: orders up to the longest n-gram that the hypothesis has, each
+    order without a match counting as 1/2, 1/4, ... of one match.
     """
     length, reference_length = counts[:, 0], counts[:, 1]
     correct, total = counts[:, 2 : 2 + BLEU_ORDER], counts[:, 2 + BLEU_ORDER :]
@@ -211,15 +211,15 @@ def sentence_bleus(counts: Counts | NDArray[numpy.float64]) -> NDArray[numpy.flo
     orders = numpy.maximum(is_there.sum(axis=1), 1)
     brevity = numpy.minimum(0.0, 1.0 - reference_length / numpy.maximum(length, 1))
     scores = 100.0 * numpy.exp(brevity + logs.sum(axis=1) / orders)
-    # Smoothing is for single orders: without any match the score is 0.
+    # Smoothing is only for single orders: without any match the score is 0.
     return numpy.where(correct.any(axis=1), scores, 0.0)
 
 
 def corpus_chrfs(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
     """Return chrF2 in percent [...] from sums of `chrf_counts` over sentences [..., 18].
 
-    As sacreBLEU's corpus score: precision and recall are means over the orders that both sides
-    have n-grams of.
+    Like sacreBLEU's corpus score: precision and recall are means over the orders of which both
+    sides have n-grams.
     """
     hypothesis, reference, matched = numpy.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
     is_there = (hypothesis > 0) & (reference > 0)

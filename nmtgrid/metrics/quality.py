@@ -1,7 +1,7 @@
-"""Translation quality against references, by sacreBLEU; each score carries its signature.
+"""Translation quality against references, with sacreBLEU; each score has its signature.
 
-Corpus and sentence scores, scores of captions with several references, scores of counts that are
-summed (`ngrams`), and the mean and deviation of a score over runs.
+Corpus and sentence scores, scores of captions with several references, scores from summed counts
+(`ngrams`), and the mean and deviation of a score over runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nmtgrid.metrics.cider import Cider
 
 MetricName = Literal["bleu", "chrf", "ter"]
 ScorerName = Literal[MetricName, "mean"]
-"""A metric, or the mean of what another program gave each sentence."""
+"""A metric, or the mean of sentence scores from another program."""
 TestName = Literal["bootstrap", "randomisation"]
 SEED = 12345
-"""SacreBLEU's own."""
+"""SacreBLEU's default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +62,14 @@ def ter(
 ) -> Score:
     """Return corpus TER, the edits per reference word; lower is better.
 
-    Words stand between spaces. Where BLEU counts characters (`tokenize` is `zh` or `char`), so does
-    TER, of Chinese characters; of other scripts without spaces sacreBLEU's TER knows nothing.
+    Words are separated by spaces. If BLEU counts characters (`tokenize` is `zh` or `char`), TER
+    counts Chinese characters; sacreBLEU's TER supports no other script without spaces.
     """
     return _score("ter", hypotheses, references, tokenize, lowercase)
 
 
 def sentence_bleu(hypothesis: str, reference: str, tokenize: str = "13a") -> float:
-    """Return smoothed BLEU of one sentence, in percent, up to the order it has n-grams for."""
+    """Return smoothed BLEU of one sentence, in percent, up to the order of its longest n-gram."""
     metric = BLEU(tokenize=tokenize, effective_order=True, force=True)
     return float(metric.sentence_score(hypothesis, [reference]).score)
 
@@ -84,7 +84,7 @@ def caption_bleu(
     references, and at least one.
     """
     most = max(map(len, references), default=0)
-    # Where a caption has fewer references than others, sacreBLEU takes None for those missing.
+    # If a caption has fewer references than others, sacreBLEU takes None for the missing ones.
     streams: list[list[Any]] = [
         [sentences[n] if n < len(sentences) else None for sentences in references]
         for n in range(most)
@@ -96,9 +96,9 @@ def caption_bleu(
 
 
 def caption_cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """Return a hundred times CIDEr-D, by the document frequencies of these references.
+    """Return a hundred times CIDEr-D, with the document frequencies of these references.
 
-    Captions and references are words between spaces. Raises InputError as `caption_bleu` does.
+    Captions and references are words separated by spaces. Raises InputError like `caption_bleu`.
     """
     _check_counts(captions, references)
     words = [[line.split() for line in sentences] for sentences in references]
@@ -110,7 +110,7 @@ def caption_cider(captions: Sequence[str], references: Sequence[Sequence[str]]) 
 def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return BLEU-1 to BLEU-4 and a hundred times CIDEr-D, with signatures, as JSON keys.
 
-    Captions and references are words between spaces. Raises InputError as `caption_bleu` does.
+    Captions and references are words separated by spaces. Raises InputError like `caption_bleu`.
     """
     scores = {f"bleu_{n}": caption_bleu(captions, references, n) for n in range(1, 5)}
     scores["cider"] = caption_cider(captions, references)
@@ -124,7 +124,7 @@ def _metric(name: MetricName, tokenize: str, lowercase: bool) -> Any:
             f"There is no metric `{name}`.", f"There are {', '.join(get_args(MetricName))}."
         )
     if name == "bleu":
-        # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
+        # `force` suppresses the warning that text looks tokenised, which is intended here.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     if name == "chrf":
         return CHRF(lowercase=lowercase)
@@ -157,7 +157,7 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
 
 
 def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str], list[str]]:
-    """Return what splits a line into the tokens that BLEU counts."""
+    """Return the function that splits a line into the tokens that BLEU counts."""
     metric = _metric("bleu", tokenize, lowercase)
     return lambda line: metric._preprocess_segment(line).split()
 
@@ -168,7 +168,7 @@ def ter_counts(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> list[list[float]]:
-    """Return edits and reference words of each sentence, as `ter` counts them; slow."""
+    """Return edits and reference words of each sentence, as counted by `ter`; slow."""
     metric = _metric("ter", tokenize, lowercase)
     statistics: list[list[float]] = metric._extract_corpus_statistics(hypotheses, [references])
     return statistics
@@ -177,8 +177,8 @@ def ter_counts(
 class Scorer:
     """Turns sums of a metric's counts (of `ngrams`, `ter_counts`) into scores in percent.
 
-    As `mean` it makes means of them: sums are of what another program gave each sentence, and of
-    sentences.
+    As `mean` it averages: the sums are that of sentence scores from another program, and the number
+    of sentences.
     """
 
     def __init__(self, name: ScorerName, tokenize: str = "13a", lowercase: bool = False) -> None:
@@ -200,7 +200,7 @@ class Scorer:
 
 
 class _Mean:
-    """The mean of what another program gave each sentence, with a signature like sacreBLEU's."""
+    """The mean of sentence scores from another program, with a signature like sacreBLEU's."""
 
     num_refs: int
 
@@ -214,18 +214,18 @@ class _Mean:
 
 
 def mean_of_samples(scores: NDArray[numpy.float64]) -> tuple[float, float]:
-    """Return the mean of resampled scores, and how far from it 95 % of them reach."""
+    """Return the mean of resampled scores, and the distance within which 95 % of them are."""
     mean, reach = estimate_ci(scores)
     return float(mean), float(reach)
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Return `mean` and sample `standard_deviation` of `values` (one at least; None for one)."""
+    """Return `mean` and sample `standard_deviation` (None for one value) of one or more values."""
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.mean(values), "standard_deviation": deviation}
 
 
 def shown(spread_of: Mapping[str, float | None], form: str = ".2f") -> str:
-    """Return a spread as people write it: the mean, then ± the deviation where there is one."""
+    """Return a spread as text: the mean, and ± the deviation if there is one."""
     mean, deviation = spread_of["mean"], spread_of["standard_deviation"]
     return f"{mean:{form}}" + ("" if deviation is None else f" ± {deviation:{form.lstrip('+')}}")

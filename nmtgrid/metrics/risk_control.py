@@ -1,11 +1,11 @@
 """Settings with a statistical guarantee: Learn then Test (Angelopoulos et al., 2021).
 
-Fixed-sequence testing: candidates come from the safest to the fastest, an order that was chosen on
-other sentences. Each is tested for a mean loss above the bound; at the first that is not refuted
-the testing ends, and what has passed keeps the bound with the requested confidence, whatever the
-number of candidates. Losses of sentences are in [0, 1], against the translations of a baseline: the
-full stack for early exits (`adaptive-tune`), the whole source read for reading policies
-(`online-eval`).
+Fixed-sequence testing: candidates are tested from the safest to the fastest, in an order chosen on
+other sentences. The null hypothesis is that the mean loss is above the bound; testing ends at the
+first candidate for which it is not rejected, and all that passed keep the bound with the requested
+confidence, whatever the number of candidates. Losses of sentences are in [0, 1], against the
+translations of a baseline: the full stack for early exits (`adaptive-tune`), the whole source read
+for reading policies (`online-eval`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nmtgrid.metrics.quality import sentence_bleu
 Candidate = TypeVar("Candidate")
 Item = TypeVar("Item")
 Risk = Literal["bleu", "agreement"]
-"""The loss: of sentence BLEU, or the share of units that differ from the baseline's."""
+"""The loss: the drop in sentence BLEU, or the share of units that differ from the baseline's."""
 
 _TINY = 1e-9
 """Relative rounding error of a sum of losses."""
@@ -48,7 +48,7 @@ def fixed_sequence(
 ) -> list[Tested[Candidate]]:
     """Return the candidates that were tested, in order; only the last may have failed.
 
-    `losses` gives the loss of each sentence and is asked only as far as the testing goes.
+    `losses` returns the loss of each sentence, and is called only for candidates that are tested.
     """
     tested: list[Tested[Candidate]] = []
     for candidate in candidates:
@@ -72,7 +72,7 @@ class Guarantee:
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
         ranges = (("--allow-loss", self.allowed, 100), ("--confidence", self.confidence, 1))
-        # Written this way round to refuse NaN too, for which every comparison is false.
+        # Written as a negation to reject NaN too, for which every comparison is false.
         return [
             f"`{name}` must be above 0 and below {most}, but is {value:g}."
             for name, value, most in ranges
@@ -80,9 +80,9 @@ class Guarantee:
         ]
 
     def check(self, count: int) -> None:
-        """Raise ConfigError for values that cannot be, or for too few sentences.
+        """Raise ConfigError for invalid values, or for too few sentences.
 
-        `count` sentences are tested on, which is half of a split.
+        `count` is the number of sentences to test on, half of a split.
         """
         if faults := self.faults():
             raise ConfigError(faults)
@@ -102,15 +102,15 @@ class Guarantee:
         losses: Callable[[Candidate], NDArray[Any]],
         count: int,
     ) -> Calibration[Candidate]:
-        """Return what becomes of the candidates, safest first, on `count` sentences.
+        """Return the result of testing the candidates, safest first, on `count` sentences.
 
-        `losses` as in `fixed_sequence`.
+        `losses` is as in `fixed_sequence`.
         """
         tested = fixed_sequence(candidates, losses, self.allowed / 100, self.confidence)
         return Calibration(self, count, tested)
 
     def outside(self, split: str, losses: NDArray[Any]) -> dict[str, Any]:
-        """Return JSON keys: whether the mean loss keeps the bound on sentences of another split."""
+        """Return JSON keys: whether the mean loss on sentences of another split keeps the bound."""
         loss = 100 * float(losses.mean()) if len(losses) else 0.0
         return {
             "split": split,
@@ -137,10 +137,10 @@ class Calibration(Generic[Candidate]):
         chosen: Tested[Candidate] | None,
         describe: Callable[[Candidate], dict[str, Any]],
     ) -> dict[str, Any]:
-        """Return JSON keys: what was `chosen` of those that passed, and all that were tested.
+        """Return JSON keys: the candidate `chosen` from those that passed, and all tested ones.
 
-        `describe` gives the keys of a candidate. Where none passed, `needed` are the sentences
-        with which the safest would have, or None.
+        `describe` returns the keys of a candidate. If none passed, `needed` is the number of
+        sentences with which the safest would have passed, or None.
         """
         rows = [
             {
@@ -176,17 +176,17 @@ def p_value(mean_loss: float, count: int, bound: float) -> float:
     # Hoeffding's bound is one-sided: at a mean above the bound it says nothing, and is 1.
     below = min(mean_loss, bound)
     hoeffding = math.exp(-count * _divergence(below, bound))
-    # Bentkus: e times the binomial's tail. The sum is rounded up, but not for an error of its own
-    # computation, which would cost a whole unit of loss.
+    # Bentkus: e times the binomial's tail. The sum is rounded up, but not because of its rounding
+    # error, which would cost a whole unit of loss.
     total = math.ceil(count * mean_loss - _TINY * max(1.0, count * mean_loss))
     return min(1.0, hoeffding, math.e * binomial_cdf(total, count, bound))
 
 
 def binomial_cdf(successes: int, count: int, chance: float) -> float:
-    """Return the probability of at most so many successes in `count` trials."""
+    """Return the probability of at most `successes` in `count` trials."""
     if successes >= count:
         return 1.0
-    # Logarithms: the binomial coefficients of thousands of sentences have no float.
+    # Logarithms: the binomial coefficients of thousands of sentences exceed the range of floats.
     each = [
         math.lgamma(count + 1)
         - math.lgamma(number + 1)
@@ -199,9 +199,9 @@ def binomial_cdf(successes: int, count: int, chance: float) -> float:
 
 
 def least_count(bound: float, confidence: float, mean_loss: float = 0.0) -> int | None:
-    """Return with how many sentences a mean loss can pass; None: with none, it is too large.
+    """Return the number of sentences with which a mean loss passes, or None if it is too large.
 
-    For a loss of 0 it is the least number; for others the p-value may pass a little sooner.
+    For a loss of 0 it is the least number; with others slightly fewer may be enough.
     """
     if mean_loss >= bound:
         return None
@@ -210,7 +210,7 @@ def least_count(bound: float, confidence: float, mean_loss: float = 0.0) -> int 
 
 
 def halves(items: Sequence[Item], seed: int) -> tuple[list[Item], list[Item]]:
-    """Return two random halves, each in the order of `items`; the second has the odd one."""
+    """Return two random halves, each in the order of `items`; the second gets the odd one."""
     mixed = numpy.random.default_rng(seed).permutation(len(items)).tolist()
     middle = len(items) // 2
     first, second = sorted(mixed[:middle]), sorted(mixed[middle:])
@@ -230,8 +230,8 @@ def sentence_losses(
 ) -> NDArray[Any]:
     """Return the loss of each sentence against its translation by the baseline, in [0, 1].
 
-    `tokenize` as in `bleu_losses`. Sentences without a source must be left out: counted as losses
-    of 0, they would flatter the mean.
+    `tokenize` is as in `bleu_losses`. Sentences without a source must be left out: counted as
+    losses of 0, they would make the mean too small.
     """
     if risk == "bleu":
         theirs, ours = ([text for _, text in side] for side in (baseline, translations))
@@ -242,9 +242,9 @@ def sentence_losses(
 def bleu_losses(
     baseline: Sequence[str], translations: Sequence[str], references: Sequence[str], tokenize: str
 ) -> NDArray[Any]:
-    """Return by how much each translation's sentence BLEU is worse, in [0, 1]; 0 if it is not.
+    """Return the drop in sentence BLEU of each translation, in [0, 1]; 0 if it is not worse.
 
-    All are tokenised text; `tokenize` is sacreBLEU's name of how its words are counted.
+    All are tokenised text; `tokenize` is the name of sacreBLEU's tokenizer.
     """
     losses: NDArray[Any] = numpy.zeros(len(references))
     rows = zip(baseline, translations, references, strict=True)
@@ -257,9 +257,9 @@ def bleu_losses(
 
 
 def agreement_losses(baseline: Sequence[Any], translations: Sequence[Any]) -> NDArray[Any]:
-    """Return which share of the units of each translation is not the baseline's.
+    """Return the share of units of each translation that differ from the baseline's, in [0, 1].
 
-    Units to insert, delete or replace over those of the longer one: in [0, 1].
+    It is the number of units to insert, delete or replace over the length of the longer one.
     """
     return numpy.array(
         [
@@ -278,13 +278,13 @@ def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
     for number, unit in enumerate(first, 1):
         differs = numpy.array([unit != other for other in second], dtype=int)
         following = numpy.concatenate([[number], numpy.minimum(row[1:] + 1, row[:-1] + differs)])
-        # Insertions run along the row and cost one a step: less that slope, the best cell to the
-        # left is a running minimum, so that no loop over columns is needed.
+        # Insertions move along the row and cost one per step: with that slope subtracted, the best
+        # cell to the left is a running minimum, which needs no loop over columns.
         row = numpy.minimum.accumulate(following - columns) + columns
     return int(row[-1])
 
 
 def _divergence(mean: float, bound: float) -> float:
-    """Return the relative entropy of two coins that fall on one side with these chances."""
+    """Return the relative entropy of Bernoulli distributions with means `mean` and `bound`."""
     divergence = (1 - mean) * math.log((1 - mean) / (1 - bound))
     return divergence if mean == 0 else divergence + mean * math.log(mean / bound)

@@ -15,14 +15,14 @@ from sacrebleu.dataset import DATASETS
 from nmtgrid.base.errors import ConfigError, InputError, nearest
 
 _TIMEOUT = 60.0
-"""Seconds that a server may be silent."""
+"""Seconds without an answer after which a server is given up."""
 
 
 def fetch_test_set(name: str, languages: tuple[str, str]) -> tuple[Path, Path]:
     """Return the files of the source and the first reference of the set `name`, `wmt15/de-en`.
 
     Raises ConfigError for a set that sacreBLEU does not know or that is of other languages,
-    InputError where it is not in the cache and cannot be downloaded.
+    InputError if it is not in the cache and cannot be downloaded.
     """
     option = f"`sacrebleu:{name}`"
     test_set, _, pair = name.rpartition("/")
@@ -53,13 +53,13 @@ def fetch_test_set(name: str, languages: tuple[str, str]) -> tuple[Path, Path]:
 
 
 def _download(dataset: Any, pair: str, files: tuple[Path, Path]) -> None:
-    """Have sacreBLEU download a set. Raises InputError where it does not."""
+    """Download a set with sacreBLEU. Raises InputError if that fails."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_TIMEOUT)
     reason = "its files are not there afterwards"
     try:
         dataset.get_files(pair)
-    # Whatever goes wrong on the way; some of it ends in `sys.exit` there.
+    # sacreBLEU raises errors of any type, and calls `sys.exit` for some.
     except (Exception, SystemExit) as fault:
         reason = " ".join(str(fault).split())[:200] or type(fault).__name__
     finally:
@@ -69,6 +69,6 @@ def _download(dataset: Any, pair: str, files: tuple[Path, Path]) -> None:
         raise InputError(
             f"`{name}` ({pair}) is not in sacreBLEU's cache and cannot be downloaded: {reason}.",
             f"Without a network put {' and '.join(f'`{path.name}`' for path in files)} into "
-            f"{folder}: `sacrebleu --download {name} -l {pair}` makes them elsewhere. "
+            f"{folder}: `sacrebleu --download {name} -l {pair}` creates them elsewhere. "
             "The variable SACREBLEU names another cache.",
         )

@@ -1,11 +1,11 @@
 """Byte-pair encoding (Sennrich et al. 2016); the only module that imports subword-nmt.
 
-Files of codes have subword-nmt's format 0.2; older ones are read as well. A subword that does not
-end its word is marked by `@@`.
+Codes files have subword-nmt's format 0.2; older ones can be read too. A subword that does not end
+its word is marked by `@@`.
 
-Departs: subword-nmt segments words of any length in time that grows with their square. Here words
-of more than 1,000 characters, which hardly occur in text, are first cut into pieces of that length;
-all others are segmented as by subword-nmt.
+Departs: subword-nmt takes time quadratic in the length of a word. Here words of more than 1,000
+characters, which hardly occur in text, are first cut into pieces of that length; all others are
+segmented as by subword-nmt.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Codes:
             raise InputError(
                 "the file contains no merges.", "Is this a codes file of subword-nmt?", path=path
             )
-        # Lists of units with their counts have two fields a line as well.
+        # Lists of units with their counts have two fields per line as well.
         if not header and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):
             raise InputError(
                 "these are words with their counts, not merges.",
@@ -87,16 +87,16 @@ class Codes:
         write_text(Path(path), "\n".join(lines) + "\n")
 
     def segment(self, words: Iterable[str]) -> list[str]:
-        """Return the subwords of `words`; `@@` ends each that does not end its word."""
+        """Return the subwords of `words`; those that do not end their word end in `@@`."""
         subwords: list[str] = []
         for word in words:
             segments = self._cache.get(word)
             if segments is None:
                 segments = []
-                # subword-nmt caches each word for ever; ours serves, and is emptied when full. A
-                # new cache, for another thread may still be reading the old one.
+                # subword-nmt's cache is never emptied; ours replaces it, and is when full. A new
+                # dict, because another thread may still be reading the old one.
                 self._bpe.cache = {}
-                # The time grows with the square of the length: longer words are cut first.
+                # The time is quadratic in the length, so long words are cut first.
                 for part in word_parts(word):
                     if segments:
                         segments[-1] += JOINER
@@ -108,30 +108,30 @@ class Codes:
         return subwords
 
     def remember(self, words: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Keep the segmentation of words that are known with their symbols, up to a limit."""
+        """Cache the segmentation of (word, symbols) pairs, up to a limit."""
         for word, (*first, last) in islice(words, _LARGEST_CACHE):
             if len(word) <= LONGEST_WORD:
                 last = last.removesuffix(WORD_END)
                 self._cache[word] = [*(symbol + JOINER for symbol in first), last]
 
     def symbols(self, word: str) -> tuple[str, ...]:
-        """Return what the merges of `word` begin with: its characters and the mark of its end."""
+        """Return the initial symbols of `word`: its characters and the end-of-word mark."""
         if self._bpe.version == (0, 1):
             return (*word, WORD_END)
         return (*word[:-1], word[-1] + WORD_END)
 
     def rank(self, pair: tuple[str, str]) -> int | None:
-        """Return how many merges come before that of two symbols; None where there is none."""
+        """Return the number of merges before that of `pair`, or None if it is not a merge."""
         rank: int | None = self._bpe.bpe_codes.get(pair)
         return rank
 
     def units(self, symbols: Sequence[str], vocabulary: Container[str]) -> list[str]:
-        """Return the subwords of a word that is merged to `symbols`.
+        """Return the subwords of a word that was merged to `symbols`.
 
-        Those that the `vocabulary` lacks are split, as long as a merge can be undone.
+        Those not in the `vocabulary` are split again as long as a merge can be undone.
         """
         *first, last = symbols
-        # With codes of version 0.1 the mark can be a symbol of its own.
+        # With codes of version 0.1 the end-of-word mark can be a separate symbol.
         segments = [*first, last.removesuffix(WORD_END)] if last != WORD_END else first
         *first, last = check_vocab_and_split(
             segments, self._bpe.bpe_codes_reverse, vocabulary, JOINER
@@ -140,11 +140,11 @@ class Codes:
 
 
 def word_parts(word: str) -> list[str]:
-    """Return the parts that a word of more than 1,000 characters is cut into; others are whole."""
+    """Return a word cut into parts of at most 1,000 characters, in general only one."""
     starts = range(0, max(1, len(word)), LONGEST_WORD)
     return [word[start : start + LONGEST_WORD] for start in starts]
 
 
 def remove_bpe(text: str) -> str:
-    """Return `text` with its subwords joined to words."""
+    """Return `text` with subwords joined into words."""
     return _JOINED.sub("", text)

@@ -1,9 +1,9 @@
 """BPE-dropout (Provilkov et al. 2020): sentences are re-segmented with merges skipped at random.
 
-Each step of BPE makes the first merge of the codes that a word allows; with dropout every possible
-merge is skipped with probability p, independently at each step. What can follow from a word is a
-tree of yes-no decisions: it grows as far as draws go and is kept, so that all words of a text walk
-down together, without a loop over words. Called by data/dropout.py.
+Each step of BPE applies the first merge in the codes that is possible in a word; with dropout every
+possible merge is skipped with probability p, independently at each step. The possible outcomes for
+a word form a tree of yes-no decisions: it is built as far as draws reach and cached, so that all
+words of a text descend together, without a loop over words. Called by data/dropout.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nmtgrid.text.vocabulary import UNKNOWN, Vocabulary
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _LARGEST_SIZE = 1 << 24
-"""Limit of symbols in the trees of all words, some hundred MB; beyond it all are rebuilt."""
+"""Maximum number of symbols in all trees, some hundred MB; beyond it all are rebuilt."""
 _NEW = -1
 _POSITIONS = 1 << 16
 
@@ -30,10 +30,10 @@ _POSITIONS = 1 << 16
 def mixed(keys: NDArray[numpy.uint64], counters: Any) -> NDArray[numpy.uint64]:
     """Return a random number of 64 bits for each key and counter: SplitMix64 (Steele et al. 2014).
 
-    `keys` seed the generators, `counters` (from 0) number what is drawn from each of them.
+    `keys` seed the generators, `counters` (from 0) number the draws from each of them.
     """
-    # Drawn by number, not in turn: what a word gets does not depend on the words around it.
-    # Arrays, because scalars of numpy warn of overflow, which is wanted here.
+    # Draws are numbered, not sequential, so that those of a word do not depend on other words.
+    # Arrays, because numpy's scalars warn of overflow, which is intended here.
     steps = numpy.atleast_1d(numpy.asarray(counters, numpy.uint64)) + numpy.uint64(1)
     x = keys + steps * numpy.uint64(_GOLDEN)
     x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
@@ -43,14 +43,15 @@ def mixed(keys: NDArray[numpy.uint64], counters: Any) -> NDArray[numpy.uint64]:
 
 
 def happens(numbers: NDArray[numpy.uint64], probability: float) -> NDArray[numpy.bool_]:
-    """Return for each random number whether an event of this probability happens (0: never)."""
+    """Return for each random number whether an event with `probability` happens (0: never)."""
     return numpy.asarray((numbers >> numpy.uint64(11)) * 2.0**-53 < probability)
 
 
 class _Decision(NamedTuple):
-    """Whether merge `number` of those that `symbols` allow is made; those at `kept` are.
+    """The decision whether to apply merge `number` of `merges`, those possible in `symbols`.
 
-    A merge is its rank times `_POSITIONS` plus its position: numbers sort as BPE makes merges, and
+    `kept` are the positions of the merges accepted so far. A merge is stored as its rank times
+    `_POSITIONS` plus its position: such numbers sort in the order in which BPE applies merges, and
     take less memory and time than pairs.
     """
 
@@ -63,26 +64,26 @@ class _Decision(NamedTuple):
 class BpeDropout:
     """Re-segments sentences of one language, skipping each merge with a `probability`.
 
-    The merges are those of `codes`, drawn as subword-nmt's `encode` does. A unit that the
-    vocabulary lacks is split again as by subword-nmt's `--vocabulary`; where that does not help the
-    word keeps its plain segmentation, as do words with `<unk>` in it and of over 1,000 characters.
+    The merges are those of `codes`, drawn as by subword-nmt's `encode`. A unit that is not in the
+    vocabulary is split again as with subword-nmt's `--vocabulary`; if that does not help, the word
+    keeps its plain segmentation, as do words with `<unk>` and words of over 1,000 characters.
     """
 
     def __init__(self, codes: Codes, vocabulary: Vocabulary, probability: float) -> None:
         self._codes, self._vocabulary, self._probability = codes, vocabulary, probability
         self._is_final = numpy.array([not token.endswith(JOINER) for token in vocabulary.types])
-        # Whether it ends its word is not known: the next unit counts as its part.
+        # Whether `<unk>` ends its word is unknown: the next unit counts as part of the same word.
         self._is_final[UNKNOWN] = False
         self._clear()
 
     def _clear(self) -> None:
         self._size = 0
-        # Of each state: the decision it waits for, the states after a no and a yes to the merge
-        # being made, the leaf that it is.
+        # For each state: its decision, the next states (merge skipped, merge applied), and its
+        # leaf, if it is one.
         self._decisions: list[_Decision | None] = []
         self._next, self._leaf_of = array("i"), array("i")
         self._state_of_symbols: dict[tuple[str, ...], int] = {}
-        # Of each leaf: where its ids begin and end.
+        # For each leaf: where its ids begin and end.
         self._ids, self._bounds = array("i"), array("q", [0])
         self._state_of_units: dict[bytes, int] = {}
         # Most words are a single unit: their states are looked up without Python.
@@ -91,10 +92,10 @@ class BpeDropout:
     def segment(
         self, tokens: NDArray[Any], lengths: NDArray[Any], keys: NDArray[numpy.uint64]
     ) -> tuple[NDArray[numpy.int32], NDArray[numpy.int64]]:
-        """Return the new ids of sentences, one after the other, and the length of each.
+        """Return the new ids of the sentences, concatenated, and the length of each.
 
-        tokens [N] are the ids of B sentences of the plain segmentation, lengths [B] sum to N. What
-        a sentence becomes depends on its ids and its key [B] alone.
+        tokens [N] are the ids of B sentences in plain segmentation, lengths [B] sum to N. The
+        result for a sentence depends only on its ids and its key [B].
         """
         if not len(tokens):
             return numpy.empty(0, numpy.int32), numpy.asarray(lengths, numpy.int64)
@@ -111,7 +112,7 @@ class BpeDropout:
         leaves = self._walk(self._states(tokens, firsts, ends), word_keys)
         begins, counts = _gather(self._bounds, leaves), _gather(self._bounds, leaves + 1)
         counts -= begins
-        # The ids of the leaves one after the other: each leaf's are moved to where they go.
+        # The ids of the leaves are concatenated by gathering them with an index.
         shifts = begins - (numpy.cumsum(counts) - counts)
         ids = _gather(self._ids, numpy.arange(counts.sum()) + numpy.repeat(shifts, counts))
         return ids, numpy.bincount(sentence, counts, len(lengths)).astype(numpy.int64)
@@ -119,7 +120,7 @@ class BpeDropout:
     def _states(
         self, tokens: NDArray[Any], firsts: NDArray[Any], ends: NDArray[Any]
     ) -> NDArray[Any]:
-        """Return the state in which each word begins."""
+        """Return the initial state of each word."""
         states = self._state_of_unit[tokens[firsts]]
         for unit in numpy.unique(tokens[firsts][(states == _NEW) & (ends - firsts == 1)]):
             self._state_of_unit[unit] = self._begin((int(unit),))
@@ -141,13 +142,13 @@ class BpeDropout:
         """Return the state of the word with these units before any merge."""
         units = self._vocabulary.decode(ids)
         word = "".join(unit.removesuffix(JOINER) for unit in units[:-1]) + units[-1]
-        # What the codes would not segment so, as words spelt with the joiner, is left alone.
+        # Words that the codes segment otherwise, such as words with a literal joiner, are kept.
         if UNKNOWN in ids or len(word) > LONGEST_WORD or self._codes.segment((word,)) != units:
             return self._add_leaf(ids)
         return self._segmentation(self._codes.symbols(word))
 
     def _walk(self, states: NDArray[Any], keys: NDArray[numpy.uint64]) -> NDArray[Any]:
-        """Return the leaf to which draws by `keys` lead from each of the states."""
+        """Return the leaf reached from each state with the draws of `keys`."""
         leaves = _gather(self._leaf_of, states)
         active = numpy.flatnonzero(leaves == _NEW)
         states, keys, step = states[active], keys[active], 0
@@ -167,7 +168,7 @@ class BpeDropout:
         return leaves
 
     def _grow(self, branch: int) -> int:
-        """Return the state after a no (even) or yes (odd) to the merge of state `branch // 2`."""
+        """Return the state after state `branch // 2` skips (even) or applies (odd) its merge."""
         state, is_made = divmod(branch, 2)
         decision = self._decisions[state]
         assert decision is not None
@@ -179,16 +180,16 @@ class BpeDropout:
             kept = (*kept, position)
         number += 1
         has_more = number < len(merges)
-        # All places of the first merge that is made are decided on; later merges wait.
+        # All positions of the first accepted merge are decided before any later merge.
         if kept and not (has_more and merges[number] // _POSITIONS == rank):
             return self._segmentation(_merged(symbols, kept))
         if has_more:
             return self._add(_Decision(symbols, merges, number, kept))
-        # Each merge was skipped, which ends the word.
+        # Every merge was skipped, which ends the segmentation of the word.
         return self._leaf(symbols)
 
     def _segmentation(self, symbols: tuple[str, ...]) -> int:
-        """Return the state of a word that is segmented so far into `symbols`."""
+        """Return the state of a word that is currently segmented into `symbols`."""
         state = self._state_of_symbols.get(symbols)
         if state is None:
             ranks = map(self._codes.rank, itertools.pairwise(symbols))
@@ -212,7 +213,7 @@ class BpeDropout:
         return len(self._decisions) - 1
 
     def _leaf(self, symbols: tuple[str, ...]) -> int:
-        """Return the state of a word that ends as `symbols`."""
+        """Return the state of a word whose final segmentation is `symbols`."""
         ids = self._vocabulary.encode(self._codes.units(symbols, self._vocabulary))
         if UNKNOWN in ids:
             word = "".join(symbols).removesuffix(WORD_END)
@@ -226,17 +227,17 @@ class BpeDropout:
 
 
 def _gather(values: array[int], index: NDArray[Any]) -> NDArray[Any]:
-    """Return the `values` at these places."""
-    # The view does not outlive this: an array that is viewed cannot grow.
+    """Return the `values` at these indices."""
+    # The view must not outlive this call: an array with views cannot grow.
     return numpy.asarray(numpy.frombuffer(values, values.typecode)[index])
 
 
 def _merged(symbols: tuple[str, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
-    """Return `symbols` with those at `positions` joined to the next, overlaps from the left."""
+    """Return `symbols` with those at `positions` joined to the next, overlaps left to right."""
     merged: list[str] = []
     begin = 0
     for position in positions:
-        # The right part of a merge that has just been made (x x x: xx x).
+        # This symbol has just become the right part of a merge (x x x: xx x).
         if position < begin:
             continue
         merged += [*symbols[begin:position], symbols[position] + symbols[position + 1]]

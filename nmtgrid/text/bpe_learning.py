@@ -1,16 +1,16 @@
-"""Merge operations of byte-pair encoding, learned many at a time on arrays.
+"""Learning of the merge operations of byte-pair encoding, many at a time, on arrays.
 
-The most frequent pairs of symbols are merged together as long as the result is the same as with one
-merge after the other: none of their occurrences touch, and no new pair is more frequent than the
-last of them.
+The most frequent pairs of symbols are merged at once as long as the result is the same as merging
+them one by one: none of their occurrences touch, and no new pair is more frequent than the last of
+them.
 
-Each symbol is created by one merge only: text evolves alike wherever no merge crosses its ends. So
-no pair gains occurrences after its creation, and its count never rises.
+Each symbol is created by only one merge, since equal stretches of text are merged equally unless a
+merge crosses their ends. So no pair gains occurrences after its creation: counts never increase.
 
 The merges are those of subword-nmt's `learn_bpe`.
 
-Departs: In text with `</w>` inside words (`a</w>b`) subword-nmt takes it for the end of a word.
-Here it is text like any other.
+Departs: `</w>` inside a word (`a</w>b`) is the end of a word to subword-nmt. Here it is ordinary
+text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.text.bpe import WORD_END, Codes
 
 _LEAST_COUNT = 2
-# Characters that end a word have numbers above those of all code points.
+# Word-final characters have numbers above all code points.
 _FINAL = 0x110000
 _NONE = np.iinfo(np.int64).max
 _Integers = NDArray[np.int64]
@@ -42,7 +42,7 @@ class _Pair(NamedTuple):
 
 
 class _NewPairs(NamedTuple):
-    """The pairs that merges create, by the merge that creates them."""
+    """The pairs that merges create, grouped by merge."""
 
     merge: _Integers
     """Index of the merge [pairs], ascending."""
@@ -50,20 +50,20 @@ class _NewPairs(NamedTuple):
     second: _Integers
     counts: _Integers
     ends: _Integers
-    """Where the occurrences of each end in the next two arrays."""
+    """End of the occurrences of each pair in the next two arrays [pairs]."""
     gone: _Integers
-    """Positions of the pairs that an occurrence replaces [occurrences]."""
+    """Positions of the pairs replaced by each occurrence [occurrences]."""
     positions: _Integers
 
 
 def learn(
     word_counts: Mapping[str, int], merges: int, report: Callable[[int], None] = lambda done: None
 ) -> Codes:
-    """Return up to `merges` merge operations learned from the words' counts.
+    """Return up to `merges` merge operations learned from the counts of words.
 
-    `report` is called with the number of merges so far, once for those that are made together.
-    There are fewer than `merges` when no pair is left that occurs twice. Raises ConfigError when
-    there is nothing to learn.
+    `report` is called with the number of merges so far, once per group of simultaneous merges.
+    There are fewer than `merges` if no remaining pair occurs twice. Raises ConfigError if there is
+    nothing to learn.
     """
     if not any(len(word) > 1 for word in word_counts):
         raise ConfigError(
@@ -76,7 +76,7 @@ def learn(
     while pairs := words.most_frequent(min(size, merges - len(learned))):
         merged = words.merge(pairs)
         learned += (f"{pair.first} {pair.second}" for pair in pairs[:merged])
-        # About as many as in the last round can be merged; to try a few more costs little.
+        # About as many as in the last round can be merged; trying a few more costs little.
         size = 8 + 2 * merged
         report(len(learned))
     if not learned:
@@ -92,9 +92,9 @@ def learn(
 class _Words:
     """The distinct words as one array of symbols, with the pairs of neighbouring symbols.
 
-    A symbol stands at the position of its first character; the position `size` means none. The
-    occurrences of a pair are a slice of `_occurrences`; those lost to other merges since are left
-    out when they are looked up.
+    A symbol is stored at the position of its first character; the position `size` means none. The
+    occurrences of a pair are a slice of `_occurrences`; those that other merges have removed since
+    are filtered out on lookup.
     """
 
     def __init__(self, word_counts: Mapping[str, int]) -> None:
@@ -126,7 +126,7 @@ class _Words:
         self._counts, self._first, self._second = np.empty((3, 3 * size), np.int64)
         self._pairs = 0
         self._queue: list[_Pair] = []
-        """The pairs that occur `_least` times, the best last; counts may have fallen since."""
+        """The pairs that occur `_least` times, the best last; counts may have decreased since."""
         self._least = _NONE
         positions = np.flatnonzero(self._next[:-1] != size)
         merge = np.zeros(len(positions), np.int64)
@@ -156,7 +156,7 @@ class _Words:
         return _Pair(int(self._counts[number]), first, second, number)
 
     def merge(self, pairs: Sequence[_Pair]) -> int:
-        """Merge the first of `pairs`, as many as can be at once, and return their number."""
+        """Merge as many of the first `pairs` as can be merged at once; return their number."""
         first, merge = self._find(pairs)
         second = self._next[first]
         left, right = self._previous[first], self._next[second]
@@ -199,7 +199,7 @@ class _Words:
         return limit
 
     def symbols(self) -> Iterator[list[str]]:
-        """Yield the symbols of each word as they are now."""
+        """Yield the current symbols of each word."""
         exists = self._symbols[:-1] != _NONE
         numbers = self._symbols[:-1][exists].tolist()
         start = 0
@@ -208,7 +208,7 @@ class _Words:
             start = end
 
     def _find(self, pairs: Sequence[_Pair]) -> tuple[_Integers, _Integers]:
-        """Return the positions of the pairs, and the index in `pairs` of each."""
+        """Return the positions of the occurrences, and the index in `pairs` of each."""
         numbers = np.array([pair.number for pair in pairs])
         starts, ends = self._starts[numbers], self._starts[numbers + 1]
         slices = zip(starts.tolist(), ends.tolist(), strict=True)
@@ -226,7 +226,7 @@ class _Words:
         return positions, merge
 
     def _before_rivals(self, pairs: Sequence[_Pair], new: _NewPairs) -> int:
-        """Return how many of `pairs` come before every pair that the earlier ones create."""
+        """Return how many of `pairs` precede every new pair that the ones before them create."""
         limit = len(pairs)
         for index in np.flatnonzero(new.counts >= pairs[-1].frequency).tolist():
             first, second = self._strings[new.first[index]], self._strings[new.second[index]]
@@ -239,7 +239,7 @@ class _Words:
         self, merge: _Integers, first: _Integers, second: _Integers,
         gone: _Integers, positions: _Integers,
     ) -> _NewPairs:  # fmt: skip
-        """Return the pairs of which each occurrence is described by an item of the arrays."""
+        """Return the pairs whose occurrences are described by the items of the arrays."""
         scale = int(max(first.max(initial=0), second.max(initial=0))) + 1
         keys = (merge * scale + first) * scale + second
         order = np.argsort(keys, kind="stable")

@@ -18,7 +18,7 @@ RawPair = tuple[str, str, str]
 # Why a training pair is dropped, in the order of the checks.
 REASONS = ("empty", "too_long", "ratio", "long_word")
 
-# Moses' clean-corpus-n drops pairs with longer words (in characters), and so do we.
+# Pairs with longer words (in characters) are dropped, as by Moses' clean-corpus-n.
 _LONGEST_WORD = 1000
 
 
@@ -26,7 +26,7 @@ _LONGEST_WORD = 1000
 class Filters:
     """Limits of a training pair, counted in tokenised words.
 
-    Where there are no spaces between words, their number is estimated.
+    In text without spaces between words their number is estimated.
     """
 
     max_words: int = 175
@@ -42,7 +42,7 @@ class Filters:
         return faults
 
     def refuse(self, source: str, target: str) -> str:
-        """Return why this tokenised pair is dropped, or an empty text for a good one."""
+        """Return the reason to drop this tokenised pair, or "" to keep it."""
         source_words, target_words = source.split(), target.split()
         shorter, longer = sorted(map(estimated_words, (source_words, target_words)))
         if shorter == 0:
@@ -59,7 +59,7 @@ class Filters:
 
 @dataclasses.dataclass(frozen=True)
 class PairShard:
-    """Equally many source and target lines, and the annotations of each pair where known."""
+    """Equally many source and target lines, and the known truth about each pair, if any."""
 
     source: LineShard
     target: LineShard
@@ -67,7 +67,7 @@ class PairShard:
 
 
 def to_shards(chunks: Iterable[list[RawPair]]) -> Iterator[PairShard]:
-    """Yield shards of pairs that have been read already."""
+    """Yield shards of pairs that are already in memory."""
     for pairs in chunks:
         sources, targets, truth = zip(*pairs, strict=True)
         yield PairShard(LineShard(join_lines(sources)), LineShard(join_lines(targets)), list(truth))
@@ -77,8 +77,7 @@ def to_shards(chunks: Iterable[list[RawPair]]) -> Iterator[PairShard]:
 class CleanedShard:
     """The kept pairs of a shard, as bytes of lines: `text` tokenised, `raw` as it was read.
 
-    Each has the source and the target; `raw` may be left out (empty). `truth` is that of the kept
-    pairs.
+    Both are (source, target); `raw` may be left out (empty). `truth` is that of the kept pairs.
     """
 
     pairs_read: int
@@ -89,18 +88,18 @@ class CleanedShard:
     dropped: Counter[str]
     notes: tuple[Counter[str], Counter[str]]
     scripts: tuple[Counter[str], Counter[str]]
-    """Of all lines read, those in scripts without spaces: see `count_unspaced`."""
+    """Counts of lines in scripts without spaces, of all lines read: see `count_unspaced`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cleaner:
-    """Tokenises shards and drops pairs by the filters (None: none), in a worker process."""
+    """Tokenises shards and filters their pairs (None: no filters), in a worker process."""
 
     source: Moses
     target: Moses
     filters: Filters | None
     raw: bool = True
-    """The raw lines are returned too."""
+    """Whether to return the raw lines too."""
 
     def __call__(self, shard: PairShard) -> CleanedShard:
         """Return the kept pairs of `shard`. Raises InputError for invalid text."""

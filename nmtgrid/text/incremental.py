@@ -1,7 +1,7 @@
-"""Incremental text of simultaneous translation: whole words from a stream, raw text from words.
+"""Incremental text for simultaneous translation: whole words from a stream, raw text from words.
 
-`decode --stream` and the agent for SimulEval use it. What has been written cannot be revised, so
-nothing here ever changes earlier output.
+Used by `decode --stream` and the SimulEval agent. Output that has been written cannot be revised,
+so nothing here ever changes earlier output.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.text.moses import Moses, is_invisible
 
 _BLOCK = 1 << 16
-# Characters of a word of a stream, whose end may never come.
+# Maximum characters of a word of a stream, whose end may never come.
 _LONGEST_WORD = 1 << 22
 _REPLACEMENT = "\ufffd"
 _BYTE_ORDER_MARK = "\ufeff"
-# Characters that are not text, and so large a share of the last ones, make a stream none.
+# A stream is not text if invalid characters exceed both this number and this share of recent ones.
 _MOST_DAMAGED, _DAMAGED_SHARE = 1000, 0.25
-# The bytes that are not UTF-8, as `surrogateescape` decodes them, and NUL, which no text has.
+# Bytes that are not UTF-8, as decoded by `surrogateescape`, and NUL, which does not occur in text.
 _NO_TEXT = re.compile("[\udc80-\udcff\0]")
-# Words that are detokenised again with each new one.
+# Maximum number of words that are detokenised again with each new one.
 _LONGEST_CONTEXT = 32
 _HYPHEN = "@-@"
 _QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
@@ -43,10 +43,10 @@ _QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
 def stream_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str | None]:
     """Yield each word as soon as the white space after it is read, and None at each line's end.
 
-    Bytes are read as they arrive. What is not UTF-8, and NUL, becomes U+FFFD; `warn` is called at
-    the first such line, at the end with the number of such lines, and when the input ends in the
-    middle of a word or a character. Raises InputError for a file that cannot be read, a damaged
-    archive, and for what is no text: too many such characters, an endless word or line.
+    Bytes are read as they arrive. Invalid UTF-8 and NUL become U+FFFD; `warn` is called at the
+    first such line, at the end with the number of such lines, and if the input ends in the middle
+    of a word or a character. Raises InputError for a file that cannot be read, a damaged archive,
+    and input that is not text: too many such characters, an endless word or line.
     """
     splitter = _WordSplitter("standard input" if str(path) == STANDARD else str(path), warn)
     with open_text(path) as file:
@@ -63,23 +63,23 @@ def stream_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str 
 
 
 class _WordSplitter:
-    """Splits bytes into lines and words; keeps the last word until it is whole."""
+    """Splits bytes into lines and words; keeps the last word until it is complete."""
 
     def __init__(self, name: str, warn: Callable[[str], None]) -> None:
         self.line = 1
         self._name, self._warn = name, warn
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._word = ""
-        # Of the line, and of what came last.
+        # Of the current line, and of the recent text.
         self._line_length = self._characters = self._damaged = 0
         self._line_is_open = self._line_is_damaged = False
         self._damaged_lines = 0
         self._is_first = True
-        # Of the first line: whether there is text after a carriage return, and whether one is last.
+        # Of the first line: whether text follows a carriage return, and whether one is last.
         self._goes_on = self._has_returned = False
 
     def feed(self, raw: bytes) -> Iterator[str | None]:
-        """Yield the words and line ends that are whole with `raw`."""
+        """Yield the words and line ends that `raw` completes."""
         text = self._decoder.decode(raw)
         if self._is_first and text:
             # The bytes of the mark can arrive one by one: it is in the first text that decodes.
@@ -96,14 +96,14 @@ class _WordSplitter:
             self.line += 1
             self._line_length = 0
             self._line_is_damaged = False
-        # Half a character opens a line too.
+        # A partial character opens a line too.
         self._line_is_open = not lines or bool(rest or self._decoder.getstate()[0])
         yield from self._split(rest, line_ends=False)
 
     def end(self) -> Iterator[str | None]:
         """Yield the last word and line end of a stream that ended without one.
 
-        Raises InputError if all lines of the stream ended in carriage returns alone.
+        Raises InputError if all lines of the stream ended in carriage returns only.
         """
         if self.line == 1 and self._goes_on:
             raise line_ends_error(self._name)
@@ -118,7 +118,7 @@ class _WordSplitter:
             self._warn_of_line(
                 "the input ends without a line's end: its last word may not be whole."
             )
-        self._line_is_damaged = True  # what `rest` holds is reported already
+        self._line_is_damaged = True  # `rest` has been reported already
         yield from self._split(rest, line_ends=True)
         yield None
 
@@ -141,7 +141,7 @@ class _WordSplitter:
         return [word for word in words if not is_invisible(word)]
 
     def _check(self, length: int, damaged: int) -> None:
-        """Raise InputError where so many further characters, or so many damaged, are no text."""
+        """Raise InputError if, with these further characters, the input cannot be text."""
         self._characters += length
         self._damaged += damaged
         self._line_length += length
@@ -161,7 +161,7 @@ class _WordSplitter:
                 path=self._name,
                 line=self.line,
             )
-        # What came long ago counts less and less.
+        # Older characters count less and less.
         if self._characters > _BLOCK:
             self._characters //= 2
             self._damaged //= 2
@@ -173,16 +173,16 @@ class _WordSplitter:
 class IncrementalDetokenizer:
     """Detokenises words that arrive one by one.
 
-    Each word adds the difference to the detokenised words before it: closing punctuation without
-    a space, and so on. Where the detokeniser would change earlier output, the word is appended
-    after a space, as in tokenised text; the next words are detokenised as if the text began there.
+    Each word adds the difference from the detokenised text before it: closing punctuation without
+    a space, and so on. If the detokeniser would change earlier output, the word is appended after
+    a space, as in tokenised text; the next words are detokenised as if the text began there.
     """
 
     def __init__(self, moses: Moses) -> None:
         self._moses = moses
         self._words: list[str] = []
         self._shown = ""
-        # A dict as an ordered set: the order decides how a substitute begins.
+        # A dict used as an ordered set: the order decides how a substitute begins.
         self._quotes: dict[str, None] = {}
         self.text = ""
 
@@ -206,9 +206,9 @@ class IncrementalDetokenizer:
         return addition
 
     def _drop_context(self) -> None:
-        """Drop the words before the last one that is no mark: later words do not depend on them.
+        """Drop the words before the last one that is not a mark: later words do not need them.
 
-        Only quotations that they leave open matter: a substitute for each is kept.
+        Only the quotations that they leave open matter: a substitute for each is kept.
         """
         for start in range(len(self._words) - 1, 0, -1):
             before, word = self._words[start - 1 : start + 1]
@@ -224,7 +224,7 @@ class IncrementalDetokenizer:
         self._shown = self._moses.detokenize(" ".join(self._words))
 
     def _is_open(self, words: list[str], quote: str) -> bool:
-        """Whether `quote` after `words` would end a quotation, and so be followed by a space."""
+        """Return whether `quote` after `words` would end a quotation: a space would follow it."""
         return self._moses.detokenize(" ".join([*words, "x", quote, "x"])).endswith(" x")
 
 
@@ -237,7 +237,7 @@ class IncrementalPieces:
     def add(self, piece: str) -> str:
         """Return what `piece` adds to the text."""
         addition = piece.replace(SPACE, " ")
-        # A space after what has been shown stands there already, and the text begins with none.
+        # The text does not begin with a space, and has no second one after a space.
         if not self.text or self.text.endswith(" "):
             addition = addition.lstrip(" ")
         self.text += addition
@@ -245,10 +245,10 @@ class IncrementalPieces:
 
 
 class IncrementalWords:
-    """Joins tokenised words that arrive one by one to raw words, each once it is complete.
+    """Joins tokenised words that arrive one by one into raw words, each once it is complete.
 
-    The next token may belong to a word (a full stop, `'s`), so a word is whole when the next one
-    begins, or the text ends.
+    The next token may belong to a word (a full stop, `'s`), so a word is complete when the next
+    one begins or the text ends.
     """
 
     def __init__(self, moses: Moses) -> None:
@@ -256,11 +256,11 @@ class IncrementalWords:
         self._word = ""
 
     def add(self, word: str) -> list[str]:
-        """Return the raw words that are whole after the tokenised `word`."""
+        """Return the raw words that are complete after the tokenised `word`."""
         *whole, self._word = (self._word + self._text.add(word)).split(" ")
         return [word for word in whole if word]
 
     def end(self) -> list[str]:
-        """Return the last raw word, if there is one; the text has ended."""
+        """Return the last raw word, if there is one, at the end of the text."""
         word, self._word = self._word, ""
         return [word] if word else []

@@ -1,6 +1,6 @@
 """The XML of the IWSLT evaluations: `<seg>` files (dev, test) and `train.tags`.
 
-Both are read line by line, as the known recipes do: entities such as `&amp;` stay as they are.
+Both are read line by line, as in published recipes: entities such as `&amp;` are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import chain
 
 from nmtgrid.base.errors import InputError
 
-# What may follow the language in the name of a file.
+# Endings of file names after the language.
 ENDINGS = (".xml", "")
 
 _SEGMENT = re.compile(r'<seg id\s*=\s*"?[^">]*"?\s*>(.*)</seg>')
@@ -24,11 +24,11 @@ _KEPT = re.compile(r"</?(title|description)>")
 def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the text in `lines` of a `<seg>` file or of a `train.tags` file.
 
-    The first line that only one of the formats has decides between them. Raises InputError for a
-    segment that does not end on its line, for a file without text, and for plain text.
+    The format is recognised by the first line that occurs in only one of them. Raises InputError
+    for a segment that does not end on its line, for a file without text, and for plain text.
     """
     lines = iter(lines)
-    # Both formats may begin with lines of other tags or without text.
+    # Both formats may begin with lines of other tags, or empty lines.
     head: list[str] = []
     for line in lines:
         head.append(line)
@@ -47,7 +47,7 @@ def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
 
 
 def read_segments(lines: Iterable[str], path: str = "") -> Iterator[str]:
-    """Yield the text of each `<seg id=...>` line, without outer spaces; `’` becomes `'`."""
+    """Yield the text of each `<seg id=...>` line, stripped; `’` becomes `'`."""
     for number, line in enumerate(lines, start=1):
         if "<seg id" not in line:
             continue
@@ -73,7 +73,7 @@ def read_tags(lines: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the text of a `train.tags` file.
 
     Lines with url, talkid, keywords, speaker, reviewer, translator and doc are left out; of title
-    and description only the tags go. Raises InputError for text without any of these tags.
+    and description only the tags are removed. Raises InputError for text without any such tag.
     """
     has_text = has_tag = False
     for line in lines:

@@ -1,9 +1,9 @@
 """The Moses tokenizer and detokenizer; the only module that imports sacremoses.
 
 Departs: sacremoses keeps the full stop of a line's last word when that word looks like an
-abbreviation ("in the U.S."). The Perl tokenizer always splits it off, as corpora made with it show,
-and so does this one. Both detokenizers leave a space before Arabic and Devanagari punctuation; this
-one does not.
+abbreviation ("in the U.S."). The Perl tokenizer always splits it off, as corpora tokenised with it
+show, and so does this one. Both detokenizers leave a space before Arabic and Devanagari
+punctuation; this one does not.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ from sacremoses import MosesDetokenizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
 _LARGEST_CACHE = 200_000
-# Characters: longer words are rare, and many of them would fill the memory.
+# In characters: longer words are rare, and many of them would fill the memory.
 _LONGEST_CACHED = 60
 _JUNK = re.compile(r"[\0-\x1f]")
 _DIGITS = "0123456789"
-# Spaces and the characters of Unicode's category Cf, which show nothing of their own.
+# Spaces and the characters of Unicode's category Cf, which are invisible by themselves.
 _INVISIBLE = re.compile(
     "[\\s\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]*"
 )
-# As the Perl tokenizer writes what has a meaning for its decoder; `&` comes first.
+# The Perl tokenizer's escapes of characters with a meaning for the Moses decoder; `&` comes first.
 _ESCAPES = (
     ("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&apos;"),
     ('"', "&quot;"), ("[", "&#91;"), ("]", "&#93;"),
 )  # fmt: skip
-# Where the Perl detokenizer joins three words; sacremoses, which means to, raises TypeError.
+# The Perl detokenizer joins these three words; sacremoses tries to, but raises TypeError.
 _CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
-# Where the Perl detokenizer joins a decimal number; sacremoses, which means to, looks at the end
-# of the line instead, and joins each number of a line that ends in one and a mark to what is
-# before it.
+# The Perl detokenizer joins a decimal number; sacremoses tries to, but looks at the end of the line
+# instead: if that is a number and a mark, it joins each number of the line to the word before it.
 _CZECH_NUMBER = re.compile(r"(?<!\S)([0-9]+) ([.,]) (?=[0-9]+(?!\S))")
 # Arabic and Devanagari commas, semicolons, question marks and full stops, each after a space.
 _FOREIGN_MARKS = re.compile("(?<=\\S) ([،؛؟۔।॥]+)(?!\\S)")
 TURKIC = frozenset(["tr", "az", "tur", "aze"])
-"""Languages whose i has a dot in upper case too, and whose I has none in lower case."""
+"""Languages in which upper-case i has a dot, and lower-case I has none."""
 _ESCAPED = re.compile("|".join(re.escape(code) for _, code in _ESCAPES))
 
 
@@ -54,12 +53,12 @@ def unescape(text: str) -> str:
 
 
 def has_rules(lang: str) -> bool:
-    """Return whether Moses knows abbreviations of a language; of others it takes the English."""
+    """Return whether Moses has abbreviations for a language; for others it uses the English."""
     return lang in NonbreakingPrefixes().available_langs.values()
 
 
 def count_escaped(lines: Iterable[str]) -> int:
-    """Return how many of the `lines` have an escape of the tokenizer, such as `&apos;`."""
+    """Return how many of the `lines` contain an escape of the tokenizer, such as `&apos;`."""
     return sum(_ESCAPED.search(line) is not None for line in lines)
 
 
@@ -72,23 +71,23 @@ class Moses:
     """Tokenises and detokenises lines of one language.
 
     `tokenize=False` leaves the words as they are (the text is tokenised already). In either case
-    the words of the result stand between single ordinary spaces: no other white space or Unicode
-    separator is left.
+    the words of the result are separated by single ordinary spaces, without any other white space
+    or Unicode separator.
     """
 
     def __init__(
         self, lang: str, tokenize: bool = True, lowercase: bool = False, turkic_case: bool = False
     ) -> None:
-        """`turkic_case`: in lower case I becomes ı and İ becomes i if `lang` is one of `TURKIC`."""
+        """`turkic_case`: lower-casing maps I to ı and İ to i if `lang` is one of `TURKIC`."""
         self.lang = lang
         self._is_turkic = turkic_case and lang in TURKIC
         self.tokenizes = tokenize
         self.lowercase = lowercase
 
     def tokenize(self, line: str) -> str:
-        """Return the words of the raw `line` between single spaces, `'` written `&apos;`.
+        """Return the words of the raw `line`, separated by single spaces, with `'` as `&apos;`.
 
-        A line of which nothing can be seen, such as one of zero-width spaces, has no word.
+        An invisible line, such as one of zero-width spaces, has no words.
         """
         if is_invisible(line):
             return ""
@@ -107,7 +106,7 @@ class Moses:
             return " ".join(text.split())
         words = _FOREIGN_MARKS.sub(r"\1", " ".join(text.split()))
         if self.lang == "cs":
-            # Behind a last word that is no mark sacremoses sees no number at the end.
+            # With a final word that is not a mark sacremoses sees no number at the end.
             words = _CZECH_NUMBER.sub(r"\1\2", _CZECH_DASH.sub(r"\1\2", words)) + " x"
         detokenized: str = self._detokenizer.detokenize(words.split())
         if self.lang == "cs":
@@ -115,7 +114,7 @@ class Moses:
         return " ".join(detokenized.split())
 
     def is_abbreviation(self, stem: str) -> bool:
-        """Whether a full stop after `stem` belongs to it: "Dr", "z.B", an initial, a number."""
+        """Return whether a full stop belongs to `stem`: "Dr", "z.B", an initial, a number."""
         if len(stem) == 1 or stem.isdigit() or ("." in stem and any(map(str.isalpha, stem))):
             return True
         return (self.lower(stem) if self.lowercase else stem) in self._abbreviations
@@ -135,10 +134,10 @@ class Moses:
 
 
 class _WithStop(NamedTuple):
-    """The tokens of a word that ends in a full stop, which the next word splits off or not.
+    """The tokens of a word that ends in a full stop; the next word decides if it is split off.
 
-    `text` has the full stop on its last token, `stem` is that token without it, `split` has the
-    full stop as a token of its own.
+    `text` keeps the full stop on its last token, `stem` is that token without it, `split` has the
+    full stop as a separate token.
     """
 
     text: str
@@ -164,10 +163,10 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
     """sacremoses with the Perl tokenizer's rule for full stops, and a cache of words.
 
     All rules look at one character before and after a comma, an apostrophe or a special character,
-    so a word has the same tokens everywhere, and is rewritten once (benchmarks/text_scale.py). The
-    exceptions: the full stop at a word's end depends on the next word and is decided each time,
-    and apostrophes and commas at a word's edge may see two words at once: a line with such a word
-    is tokenised without the cache.
+    so a word has the same tokens everywhere and is rewritten only once (benchmarks/text_scale.py).
+    There are two exceptions. A full stop at the end of a word depends on the next word and is
+    decided each time. Rules for apostrophes and commas at the edge of a word may match two words:
+    a line with such a word is tokenised without the cache.
     """
 
     # sacremoses keeps strings of all letters and searches them for each character.
@@ -188,7 +187,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
             self._apostrophes = [self.NON_SPECIFIC_APOSTROPHE]
 
     def tokenize_line(self, line: str) -> str:
-        """Return what `tokenize(line, return_str=True)` does, faster."""
+        """Return the same as `tokenize(line, return_str=True)`, faster."""
         words = line.split()
         texts: list[str] = []
         for position, tokens in enumerate(map(self._cache.__getitem__, words), start=1):
@@ -203,14 +202,14 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         return " ".join(texts)
 
     def look(self, word: str) -> str | _WithStop | None:
-        """Return the tokens of `word`, or None if they depend on the words beside it."""
+        """Return the tokens of `word`, or None if they depend on its neighbours."""
         if word.isalnum() and word.isascii() and "MULTI" not in word:
             return word
-        # The last two: several full stops are marked by such a word, and these characters vanish.
+        # "MULTI" is sacremoses' mark of several full stops; junk characters are removed.
         is_edge = word[0] in ",'" or word[-1] == "'" or word[-2:] == ",,"
         if is_edge or "MULTI" in word or _JUNK.search(word):
             return None
-        # Between two words of one letter: a comma or an apostrophe then stands beside a space.
+        # Between two one-letter words, so that a comma or an apostrophe at an edge is at a space.
         tokens = self._rewrite(f"a {word} a").split()[1:-1]
         *_, last = tokens
         if len(last) == 1 or last[-1] != ".":
@@ -228,7 +227,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         return " ".join(self._finish(text).split())
 
     def _rewrite(self, text: str) -> str:
-        """Set special characters, commas and apostrophes apart; rules without work are left out."""
+        """Separate special characters, commas and apostrophes; skip rules that cannot match."""
         regexp, substitution = self.PAD_NOT_ISALNUM
         text = regexp.sub(substitution, text)
         if ".." in text:
@@ -239,7 +238,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         return text
 
     def _finish(self, text: str) -> str:
-        """Put back several full stops in a row and write the escapes."""
+        """Restore sequences of full stops and write the escapes."""
         if "MULTI" in text:
             text = self.restore_multidots(text)
         for character, escape in _ESCAPES:
@@ -254,7 +253,7 @@ class _PerlTokenizer(MosesTokenizer):  # type: ignore[misc]
         return " ".join(words)
 
     def _keeps_stop(self, prefix: str, following: str) -> bool:
-        """Whether the full stop after `prefix` belongs to it; never at the end of a line."""
+        """Return whether a full stop belongs to `prefix`; never at the end of a line."""
         if not following:
             return False
         if "." in prefix and not self._alphabetic.isdisjoint(prefix):

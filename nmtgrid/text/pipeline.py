@@ -1,6 +1,7 @@
 """The text pipeline: raw text to token ids and back.
 
-It is saved with the dataset and with each model, which so translates raw text without the dataset.
+It is saved with the dataset and with each model, so that a model translates raw text without the
+dataset.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 FORMAT = 1
 FACTS = "text.json"
 FILE_PATTERNS = (FACTS, "vocab.*.txt", "*.codes", f"*{ENDING}")
-"""The files of a pipeline, whatever its languages and subwords."""
-# The entry of the checksums that covers the checksums of the files.
+"""Patterns of the files of a pipeline, for all languages and kinds of subwords."""
+# The entry with the checksum of the files' checksums.
 _TABLE = "table"
 _AGAIN = "Restore a copy, or make the folder again."
 
 Segmenter = Codes | SentencePieceModel
-"""What cuts words into units."""
+"""Segments words into units."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,21 +46,21 @@ class TextFacts:
     lowercase: bool = False
     subwords: Literal["bpe", "words", "sentencepiece"] = "bpe"
     turkic_case: bool = False
-    """Lower-casing pairs I with ı and İ with i in Turkish and Azeri; not in older models."""
+    """Whether lower-casing maps I to ı and İ to i in Turkish and Azeri; False in older models."""
     joint: bool = True
-    """One set of BPE codes, or model of SentencePiece, for both languages; each language has its
+    """One set of BPE codes, or one SentencePiece model, for both languages; each language has its
     own vocabulary."""
 
     @property
     def languages(self) -> tuple[str, str]:
-        """The names that stand in file names: `source` and `target` if the languages are one."""
+        """The languages in file names: `source` and `target` if they are the same."""
         if self.source_lang == self.target_lang:
             return "source", "target"
         return self.source_lang, self.target_lang
 
 
 class _File(Record):
-    """`text.json`: the settings, the checksums of them and of the files."""
+    """`text.json`: the settings, and the checksums of settings and files."""
 
     text: dict[str, Any]
     sha256: dict[str, str]
@@ -75,7 +76,7 @@ class Side:
 
     @property
     def mark(self) -> str:
-        """What shows in a unit where words end (see `base/subword_marks.py`)."""
+        """The mark in units that shows where words end (see `base/subword_marks.py`)."""
         if isinstance(self.codes, SentencePieceModel):
             return SPACE
         return "" if self.codes is None else JOINER
@@ -85,13 +86,13 @@ class Side:
         return words if self.codes is None else self.codes.segment(words)
 
     def join(self, units: Sequence[str]) -> str:
-        """Return the words that `units` make, still tokenised, between spaces."""
+        """Return the words of `units`, still tokenised, separated by spaces."""
         return " ".join(joined_words(units, self.mark))
 
     def join_pieces(self, pieces: Iterable[Sequence[str]]) -> str:
-        """Return the words of a line whose `pieces` [units of each] were written one by one.
+        """Return the words of a line from its `pieces` (the units of each), written one by one.
 
-        Between pieces stands a space, unless this language is written without any.
+        Pieces are separated by a space, unless this language is written without spaces.
         """
         texts = [text for text in map(self.join, pieces) if text]
         has_spaces = self.moses.tokenizes or not is_unsegmented(count_unspaced(texts))
@@ -122,7 +123,7 @@ class Pipeline:
         codes: Segmenter | None = None,
         target_codes: Segmenter | None = None,
     ) -> None:
-        """`codes` serve both languages unless there are `target_codes`; words need none."""
+        """`codes` are of both languages unless there are `target_codes`; words need none."""
         if type(codes) is not _KINDS[facts.subwords]:
             raise ValueError(f"the codes are not those of {facts.subwords}")
         source, target = (
@@ -167,7 +168,7 @@ class Pipeline:
 
     @property
     def target_joiner(self) -> str:
-        """The mark of target units at word boundaries; empty if units are words."""
+        """The mark of word boundaries in target units; empty if units are words."""
         return self.target.mark
 
     @property
@@ -182,16 +183,16 @@ class Pipeline:
         self.source.vocabulary.save(folder / names[0])
         self.target.vocabulary.save(folder / names[1])
         sides = [self.source] if self.facts.joint else [self.source, self.target]
-        # Not strict: with words as units there are sides, but no files of codes.
+        # Not strict: if units are words, there are sides but no codes files.
         for side, name in zip(sides, names[2:], strict=False):
             if side.codes is not None:
                 side.codes.save(folder / name)
         facts = to_json(self.facts)
-        # Left out where it changes nothing, so that older versions read the folder too.
+        # Left out if it has no effect, so that older versions can read the folder too.
         if not self.facts.turkic_case:
             del facts["turkic_case"]
         hashes = {name: _sha256(folder / name) for name in names}
-        # The checksum of the checksums notices an entry that was removed.
+        # The checksum of the checksums reveals a removed entry.
         hashes |= {"text": digest(facts), _TABLE: digest(hashes)}
         write_json(folder / FACTS, {"format": FORMAT, "text": facts, "sha256": hashes})
 
@@ -203,7 +204,7 @@ class Pipeline:
         """
         folder = Path(folder)
         facts, hashes = _read_facts(folder / FACTS)
-        # Checked before parsing: a vocabulary that was cut still parses, as a smaller one.
+        # Checked before parsing: a truncated vocabulary still parses, as a smaller one.
         names = _file_names(facts)
         for name in names:
             if not (folder / name).is_file():
@@ -212,7 +213,7 @@ class Pipeline:
                 raise _altered(folder / name)
         source, target = map(Vocabulary.load, (folder / names[0], folder / names[1]))
         try:
-            # With words as units there is no such file.
+            # If units are words, there is no such file.
             codes = [_KINDS[facts.subwords].load(folder / name) for name in names[2:]]
         except InputError as fault:
             raise StorageError(

@@ -1,7 +1,7 @@
-"""Scripts without spaces between words: whether a text is in one of them and unsegmented.
+"""Scripts without spaces between words: detection of unsegmented text in them.
 
-`preprocess` asks, since in such text a sentence is one word: lengths are estimated from letters,
-and scores count characters.
+In such text a sentence is a single word, so `preprocess` estimates lengths from letters, and scores
+count characters.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ _UNSPACED = re.compile(
 )
 _HAN = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _HAN_WORD, _OTHER_WORD = 2, 5
-"""Letters of a word: of Chinese and Japanese, and of Thai, Khmer, Burmese and the like."""
+"""Letters per word: in Chinese and Japanese, and in Thai, Khmer, Burmese and the like."""
 _MOST_WORDS = 2.5
-"""Words between two spaces, as letters let expect, from which text counts as unsegmented."""
+"""Estimated words between two spaces from which text counts as unsegmented."""
 
 
 def count_unspaced(lines: Iterable[str]) -> Counter[str]:
-    """Return how many `lines` there are, how many are `unspaced`: mostly in such a script.
+    """Return the number of `lines`, and of `unspaced` ones: mostly in such a script.
 
-    And of the latter the `words`, as letters let expect, and the `chunks` that spaces separate.
+    Also the number of `words` of the latter, estimated from letters, and of the `chunks` that
+    spaces separate.
     """
     counts: Counter[str] = Counter()
     for line in lines:
         counts["lines"] += 1
-        # Most text has no such letter at all.
+        # Most text has no such letters at all.
         if line.isascii() or _UNSPACED.search(line) is None:
             continue
         chunks = line.split()
@@ -48,13 +49,13 @@ def is_unsegmented(counts: Counter[str]) -> bool:
 
 
 def estimated_words(words: Sequence[str]) -> int:
-    """Return how many `words` there are, where those without spaces between them count as several.
+    """Return the number of `words`, counting unsegmented text as an estimated number of words.
 
-    Of such scripts the letters tell: a word has about two or five, by the script.
+    The estimate assumes two or five letters per word, depending on the script.
     """
     count = len(words)
     for word in words:
-        # Words of up to three letters, and most other text, are words.
+        # Words of up to three letters, and ASCII words, count as one.
         if len(word) > _HAN_WORD + 1 and not word.isascii():
             han = len(_HAN.findall(word))
             other = len(_UNSPACED.findall(word)) - han
@@ -64,10 +65,11 @@ def estimated_words(words: Sequence[str]) -> int:
 
 
 def bleu_tokenizer(language: str, lines: Iterable[str], tokenizer: str) -> str:
-    """Return sacreBLEU's name of how words are counted: `tokenizer`, or by characters.
+    """Return the name of the tokenizer for sacreBLEU: `tokenizer`, or one of characters.
 
-    The latter where the `lines`, such as references, have no spaces between words; in Chinese other
-    words stay whole. Give raw lines: a tokeniser sets marks apart, and the text seems segmented.
+    The latter is used if the `lines`, such as references, have no spaces between words; in Chinese,
+    words of other scripts stay whole. The lines must be raw: a tokenizer separates punctuation, so
+    that the text would seem segmented.
     """
     if not is_unsegmented(count_unspaced(lines)):
         return tokenizer

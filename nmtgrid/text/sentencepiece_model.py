@@ -1,9 +1,9 @@
 """SentencePiece (Kudo and Richardson 2018); the only module that imports that package.
 
-Its model puts `▁` before each word and cuts words into pieces. It needs no tokenizer and no
-spaces: of Chinese a whole sentence is a word, whose pieces are like words. Models that others
-trained may also normalise the text; those learned here do not, so that pieces give it back as it
-was.
+Its model puts `▁` before each word and segments words into pieces. It needs no tokenizer and no
+spaces: in Chinese a whole sentence is one word, whose pieces are like words. Models trained
+elsewhere may also normalise the text; those learned here do not, so that the pieces reproduce it
+exactly.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from nmtgrid.base.subword_marks import SPACE
 
 ENDING = ".model"
 ENDINGS = (ENDING, ".spm")
-# A word that tells a model with several target languages which of them to write, as in OPUS-MT:
-# `>>fra<<`, `>>zho_Hans<<`. Other words between such marks are text in quotation marks.
+# A word that selects the target language of a multilingual model, as in OPUS-MT: `>>fra<<`,
+# `>>zho_Hans<<`. Other words between such marks are text in quotation marks.
 _LANGUAGE_CODE = re.compile(r"(>>[a-z]{2,3}(?:[-_@][A-Za-z0-9]{1,8})*<<)(.*)", re.DOTALL)
 _LARGEST_CACHE = 200_000
-# With more characters than this a text is of a script such as Han, whose rarest become unknown.
+# Text with more distinct characters is in a script such as Han, whose rarest become unknown.
 _LARGEST_ALPHABET = 1000
 _LARGEST_FILE = 1 << 28
 _MOST_LETTERS = 1000
-"""Longest words that are cached."""
+"""Maximum length of words that are cached."""
 
 
 class SentencePieceModel:
-    """Segments words into pieces, each word on its own."""
+    """Segments words into pieces, each word separately."""
 
     def __init__(self, content: bytes) -> None:
-        """`content` is that of a `.model` file. Raises ValueError where it cannot be used."""
+        """`content` is that of a `.model` file. Raises ValueError if it cannot be used."""
         try:
             self._processor: Any = _package().SentencePieceProcessor(model_proto=content)
         except RuntimeError as fault:
@@ -66,7 +66,7 @@ class SentencePieceModel:
         return count
 
     def __contains__(self, piece: object) -> bool:
-        """Whether `segment` yields a piece of the model's, or a code such as `>>fra<<`."""
+        """Return whether this is a piece of the model or a language code such as `>>fra<<`."""
         processor = self._processor
         is_piece = bool(processor.piece_to_id(piece) != processor.unk_id())
         return is_piece or _LANGUAGE_CODE.fullmatch(str(piece)) is not None
@@ -98,8 +98,8 @@ class SentencePieceModel:
     def segment(self, words: Iterable[str]) -> list[str]:
         """Return the pieces of `words`; the first of each word begins with `▁`.
 
-        Characters that the model does not know come out as they are, and so does a code such as
-        `>>fra<<`. A word of which normalisation leaves nothing has no piece.
+        Unknown characters and language codes such as `>>fra<<` are kept as they are. A word that
+        normalisation removes entirely has no pieces.
         """
         pieces: list[str] = []
         for word in words:
@@ -122,11 +122,11 @@ class SentencePieceModel:
 
 
 def learn_pieces(word_counts: Mapping[str, int], pieces: int) -> SentencePieceModel:
-    """Return a unigram model of about `pieces` pieces learned from the words' counts.
+    """Return a unigram model of about `pieces` pieces learned from the counts of words.
 
-    It does not normalise: the pieces of a word are its text, but for a `▁` in it, which counts as
-    a space. There are fewer pieces when the text has no more. Raises ConfigError when there is
-    nothing to learn from, or too few pieces for the text's characters.
+    It does not normalise: the pieces of a word are its text, except that a `▁` in it counts as a
+    space. There are fewer pieces if the text does not have enough. Raises ConfigError if there is
+    nothing to learn from, or if `pieces` is too small for the text's characters.
     """
     if not word_counts:
         raise ConfigError("There is nothing to learn from: no text.", "Check the training text.")
@@ -134,17 +134,17 @@ def learn_pieces(word_counts: Mapping[str, int], pieces: int) -> SentencePieceMo
     trainer, content = _package().SentencePieceTrainer, io.BytesIO()
     try:
         trainer.train(
-            # As lines of a word and its count, in the order of the text: always the same model.
+            # Lines of a word and its count in the order of the text, so that the model is the same.
             sentence_iterator=(f"{word}\t{count}" for word, count in word_counts.items()),
             input_format="tsv",
             model_writer=content,
             model_type="unigram",
-            # The default writes `，` as `,` and `½` as `1⁄2`, which no translation could then have.
+            # The default maps `，` to `,` and `½` to `1⁄2`: no translation could then contain them.
             normalization_rule_name="identity",
             vocab_size=pieces,
             hard_vocab_limit=False,
             character_coverage=0.9995 if alphabet > _LARGEST_ALPHABET else 1.0,
-            # No sentence that `preprocess` lets pass is left out.
+            # No sentence that `preprocess` keeps is left out.
             max_sentence_length=1 << 20,
             num_threads=1,
             minloglevel=2,

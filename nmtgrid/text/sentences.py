@@ -1,7 +1,7 @@
 """Sentence boundaries within a line, in tokenised words or in a stream of words.
 
-Called by the search for lines that are longer than the model's training sources
-(`search/long_sources.py`), and by simultaneous translation, which knows no word to come.
+Used by the search for lines longer than the model's training sources (`search/long_sources.py`),
+and by simultaneous translation, which cannot see the next words.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _ATTACHED_MARKS = re.compile(f"[{_MARKS}]+$")
 _OPENING = "([{¿¡‘‚„'"
 _CLOSING = ")]}”’›）】」』〉》'"
 _QUOTES = '"“”„«»'
-# These open or close, by language: they close where an odd number of quotation marks was before.
+# These open or close, depending on the language: they close after an odd number of marks.
 _EITHER = '"“«»'
 _WITHIN_WORD = re.compile(rf"(?<=[{_UNSPACED_MARKS}])(?=[^{re.escape(_MARKS + _CLOSING)}\"])")
 
 
 def ends_sentence(word: str, moses: Moses) -> bool:
-    """Whether a sentence can end with `word`: a mark, or a word that ends in one.
+    """Return whether a sentence can end with `word`: a mark, or a word that ends in one.
 
-    A full stop after an abbreviation of the language, an initial or a number is not an end.
+    A full stop after an abbreviation of the language, an initial or a number does not count.
     """
     text = unescape(word)
     # "Mann.)" and 'Mann."', but not a bracket or a quotation mark alone.
@@ -38,18 +38,18 @@ def ends_sentence(word: str, moses: Moses) -> bool:
 
 
 def sentences_of_word(word: str) -> list[str]:
-    """Return the sentences of a `word` of text without spaces; any other word is one by itself.
+    """Return the sentences in a `word` of text without spaces; any other word is returned whole.
 
-    Before a mark that may close a quotation or bracket none ends: `「走。」他说。` is one.
+    No sentence ends before a mark that may close a quotation or bracket: `「走。」他说。` is one.
     """
     return _WITHIN_WORD.split(word)
 
 
 def sentence_ends(words: Sequence[str], moses: Moses) -> list[int]:
-    """Return how many of the words stand before each end of a sentence; the last is all of them.
+    """Return the number of words up to each end of a sentence; the last one is that of all words.
 
-    Closing quotation marks and brackets belong to the sentence before. In text with capitals no
-    sentence begins in lower case: `"Was?" fragte er` is one.
+    Closing quotation marks and brackets belong to the sentence before them. In text with capitals
+    no sentence begins in lower case: `"Was?" fragte er` is one.
     """
     texts = [unescape(word) for word in words]
     has_capitals = not moses.lowercase and any(text[:1].isupper() for text in texts)
@@ -67,7 +67,7 @@ def sentence_ends(words: Sequence[str], moses: Moses) -> list[int]:
 
 
 def _closes(word: str, quotes: int) -> bool:
-    """Whether a separate word closes a quotation or bracket; `quotes` precede it."""
+    """Return whether a separate word closes a quotation or bracket; `quotes` marks precede it."""
     if not word:
         return False
     if all(letter in _EITHER for letter in word):

@@ -1,8 +1,8 @@
 """Shards of text files for worker processes, which decode their bytes.
 
-`Block` is a range of a tokenised file of a dataset, which a worker reads itself; `LineShard` holds
-lines of a user's file, with all that is checked and noted when they are decoded. Preprocessing,
-`bpe learn` and `bpe apply` map functions over them with `base/io/workers.py`.
+`Block` is a range of a dataset's tokenised file, which a worker reads itself; `LineShard` contains
+lines of a user's file, which are checked when they are decoded. Preprocessing, `bpe learn` and
+`bpe apply` map functions over them with `base/io/workers.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Block:
 
 
 def split_file(path: Path, max_bytes: int = MAX_BLOCK) -> list[Block]:
-    """Return the blocks of the file: whole lines, of about a 64th of it or `max_bytes`."""
+    """Return the blocks of the file: whole lines, about a 64th of it, at most about `max_bytes`."""
     try:
         size = path.stat().st_size
         step = min(max(size // _BLOCKS, MIN_BLOCK), max_bytes)
@@ -66,9 +66,9 @@ def split_file(path: Path, max_bytes: int = MAX_BLOCK) -> list[Block]:
 
 
 def read_block(block: Block) -> Iterator[str]:
-    """Yield the text of a block in pieces of whole lines, a few megabytes at most at once.
+    """Yield the text of a block in pieces of whole lines, a few megabytes at most.
 
-    Raises StorageError for what is not UTF-8: datasets are checked when they are made.
+    Raises StorageError if it is not UTF-8: datasets are checked when they are created.
     """
     try:
         with open(block.path, "rb") as file:
@@ -76,7 +76,7 @@ def read_block(block: Block) -> Iterator[str]:
             # Pieces bound the memory: as text and words a block takes many times its bytes.
             while (left := block.end - file.tell()) > 0:
                 raw = file.read(min(_PIECE, left))
-                # The cut may lie inside a line, or even inside a character.
+                # The cut may be inside a line, or even inside a character.
                 if len(raw) < left:
                     raw += file.readline()
                 yield raw.decode("utf-8")
@@ -89,7 +89,7 @@ def read_block(block: Block) -> Iterator[str]:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of `text`, whose last one may lack its end."""
+    """Return the lines of `text`, the last of which may lack its line end."""
     # `splitlines` would also cut at separators that belong to a line.
     lines = text.split("\n")
     if not lines[-1]:
@@ -98,7 +98,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def join_lines(lines: Sequence[str]) -> bytes:
-    """Return the bytes of `lines`, each with its end."""
+    """Return the bytes of `lines`, each with its line end."""
     return ("\n".join(lines) + "\n").encode("utf-8") if lines else b""
 
 
@@ -111,14 +111,14 @@ class ShardReader:
         self._buffer = b""
 
     def some(self, line: int) -> tuple[bytes, int]:
-        """Return some lines and their number, none at the end; `line` is that of the first."""
+        """Return some lines and their count, none at the end; `line` is the first one's number."""
         if not self._buffer:
             self._fill(line)
         raw, self._buffer = self._buffer, b""
         return raw, _count_lines(raw)
 
     def exactly(self, count: int, line: int) -> tuple[bytes, int]:
-        """Return `count` lines, or what is left of them, and their number."""
+        """Return `count` lines, or as many as are left, and their count."""
         while self._buffer.count(b"\n") < count and self._fill(line):
             pass
         parts = self._buffer.split(b"\n", count)
@@ -153,7 +153,7 @@ def _count_lines(raw: bytes) -> int:
 class LineShard:
     """Lines of a file as bytes, from line `first` on; `path` is for messages.
 
-    Without `path` they have been checked already, and nothing is noted of them.
+    Without `path` they have been checked already, and nothing is counted in the notes.
     """
 
     raw: bytes
@@ -161,10 +161,10 @@ class LineShard:
     first: int = 1
 
     def read(self, notes: Counter[str]) -> list[str]:
-        """Return the lines as `read_lines` does, and count what it counts in `notes`."""
+        """Return the lines, with the checks and `notes` of `read_lines`."""
         if not self.path:
             return split_lines(self.raw.decode("utf-8"))
-        # One search over all lines decides whether any needs a look of its own, which is rare.
+        # One search over all lines decides whether any must be decoded by itself, which is rare.
         # The first line may begin with a byte-order mark.
         needs_care = self.first == 1 or b"\r" in self.raw or b"\0" in self.raw
         if not needs_care:
@@ -183,8 +183,8 @@ class LineShard:
 def read_shards(path: Path, notes: Counter[str] | None = None) -> Iterator[LineShard]:
     """Yield the lines of a file; those of a compressed file or standard input are decoded here.
 
-    `notes` counts as in `read_lines` what is decoded here. Raises InputError for what `read_lines`
-    refuses; `LineShard.read` raises the rest of it.
+    For the latter `notes` counts as in `read_lines`. Raises the errors of `read_lines`; those of
+    lines not decoded here are raised by `LineShard.read`.
     """
     if str(path) == STANDARD or not path.is_file() or not is_plain(path):
         for lines in chunks(read_lines(path, notes), _CHUNK):
@@ -204,7 +204,7 @@ def read_shards(path: Path, notes: Counter[str] | None = None) -> Iterator[LineS
 def segment_lines(
     codes: Codes | SentencePieceModel, shard: LineShard
 ) -> tuple[bytes, Counter[str]]:
-    """Return the lines of a shard as bytes, their words cut into subwords, and their notes."""
+    """Return the lines of a shard as bytes, segmented into subwords, and their notes."""
     notes: Counter[str] = Counter()
     lines = shard.read(notes)
     return join_lines([" ".join(codes.segment(line.split())) for line in lines]), notes

@@ -33,13 +33,13 @@ class Vocabulary:
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
-        """Return the types seen at least `min_count` times, most frequent first, then by name."""
+        """Return the vocabulary of types seen at least `min_count` times, most frequent first."""
         pairs = [
             (token, count)
             for token, count in counts.items()
             if count >= min_count and token not in SPECIALS
         ]
-        # By name among equals, so that ids do not depend on the order of counting.
+        # Ties are sorted by name, so that ids do not depend on the order of counting.
         pairs.sort(key=lambda pair: (-pair[1], pair[0]))
         return cls([token for token, _ in pairs], [count for _, count in pairs])
 
@@ -65,7 +65,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Return the vocabulary that `save` wrote. Raises StorageError when it is not one."""
+        """Return the vocabulary that `save` wrote. Raises StorageError for any other file."""
         try:
             types, counts = _read_pairs(Path(path))
         except InputError as fault:
@@ -86,8 +86,8 @@ class Vocabulary:
         """Return another program's dictionary after our special symbols.
 
         Reads fairseq's `unit count` lines and lists with one word per line; special symbols in the
-        file count as ours. Published lists of words often lack the pad symbol, or all four: they
-        come first here in any case, so sizes and ids differ from those of the publication by the
+        file count as ours. Published lists of words often lack the pad symbol, or all four: here
+        they always come first, so sizes and ids differ from those of the publication by the
         symbols that it leaves out. Raises InputError with the faulty line.
         """
         types, counts = _read_pairs(Path(path))
@@ -106,7 +106,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
         token, space, count = line.rstrip().rpartition(" ")
         # Counts of up to 18 digits fit into 64 bits.
         is_counted = bool(space) and count.isascii() and count.isdigit() and len(count) < 19
-        if has_counts is None:  # the first line decides on the format of the file
+        if has_counts is None:  # the first line decides the format of the file
             has_counts = is_counted
         if not has_counts:
             token, count = line.strip(), "0"
@@ -121,7 +121,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
             )
         if token in types:
             raise InputError(
-                f"the type `{token[:60]}` stands twice.",
+                f"the type `{token[:60]}` occurs twice.",
                 "Remove one of the lines.",
                 path=path,
                 line=number,

@@ -26,11 +26,11 @@ from nmtgrid.base.io.records import Count, Record, convert, parse_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The header's entry that holds the checksum.
+# The header's entry with the checksum.
 CHECKSUM = "nmtgrid.sha256"
-# The header's entry of weights that no update has changed yet.
+# The header's entry that marks weights before the first update.
 UNTRAINED = "nmtgrid.untrained"
-# Prefix of a checksum that includes the header, its own digits counted as zeros.
+# Prefix of a checksum that includes the header, with its own digits as zeros.
 _WHOLE = "whole:"
 # Placeholder of a checksum that is not known yet.
 _UNKNOWN = _WHOLE + "0" * 64
@@ -91,7 +91,7 @@ def verify(path: Path) -> None:
     prefix, digest = "", hashlib.sha256()
     with open(path, "rb") as file:
         header = file.read(start)
-        # Files of early versions have the checksum of the arrays alone.
+        # Files of early versions have a checksum of the arrays only.
         if expected.startswith(_WHOLE):
             prefix = _WHOLE
             digest.update(header.replace(expected.encode(), _UNKNOWN.encode(), 1))
@@ -102,7 +102,7 @@ def verify(path: Path) -> None:
 
 
 def _with_checksum(header: bytes, blocks: Iterable[bytes | memoryview]) -> bytes:
-    """Return the header with the checksum of itself and of `blocks` for the placeholder."""
+    """Return the header with the checksum of header and `blocks` in place of the placeholder."""
     digest = hashlib.sha256(header)
     for block in blocks:
         digest.update(block)
@@ -119,14 +119,14 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
         kind, shape = numpy.dtype(_NUMPY_TYPES[entry.dtype]), tuple(entry.shape)
         first, last = entry.data_offsets
         if last == first:
-            arrays[name] = numpy.zeros(shape, kind)  # a map of no bytes is an error
+            arrays[name] = numpy.zeros(shape, kind)  # mapping zero bytes is an error
         else:
             arrays[name] = numpy.memmap(path, kind, "r", start + first, shape)
     return arrays
 
 
 def map_named(path: Path, names: Sequence[str], advice: str) -> list[NDArray[Any]]:
-    """Return the arrays `names` of a file; `advice` is for where it lacks one."""
+    """Return the arrays `names` of a file; `advice` goes into the error if one is missing."""
     arrays = map_arrays(path)
     for name in names:
         if name not in arrays:
@@ -137,11 +137,11 @@ def map_named(path: Path, names: Sequence[str], advice: str) -> list[NDArray[Any
 class ArrayFile:
     """Writes arrays piece by piece into one safetensors file, in constant memory.
 
-    As a context it is closed when the block ends well, and discarded otherwise.
+    As a context manager it is closed if the block succeeds, and discarded otherwise.
 
-    Each array is one-dimensional and goes to its own temporary file first: the header of the whole
-    needs their sizes. These files have no name, so nothing is left of them whatever ends the
-    process. `close` joins them at `path`, with the checksum.
+    Each array is one-dimensional and is first written to its own temporary file, because the
+    header needs all sizes. These files have no name, so nothing is left of them however the
+    process ends. `close` joins them at `path`, with the checksum.
     """
 
     def __init__(self, path: Path, kinds: Mapping[str, str]) -> None:
@@ -189,7 +189,7 @@ class ArrayFile:
         names = list(entries)
         entries["__metadata__"] = {CHECKSUM: _UNKNOWN}
         header = json.dumps(entries).encode()
-        # The arrays begin at a multiple of 8 bytes, as memory maps of 8-byte items need it.
+        # The arrays begin at a multiple of 8 bytes, which memory maps of 8-byte items need.
         header += b" " * (-len(header) % 8)
         header = struct.pack("<Q", len(header)) + header
         try:
@@ -247,6 +247,6 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return load(path.read_bytes())
     except OSError as fault:
         raise storage_error(path, fault, "read") from fault
-    # A malformed header makes the library raise various types, its own among them.
+    # For a malformed header the library raises errors of various types, including its own.
     except Exception as fault:
         raise damaged_error(path, str(fault)) from fault

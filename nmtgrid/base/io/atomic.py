@@ -1,11 +1,11 @@
 """Atomic writes: a file is written completely or not at all; JSON files with checksums.
 
 A file is written under a temporary name in its folder, flushed to the disk and renamed. Everything
-that nmtgrid writes goes through `atomic_file`.
+that nmtgrid writes is written with `atomic_file`.
 
-With a checksum a file that was altered is noticed when it is read. Manifests, configurations and
-lists of settings have one of the whole file, JSON lines (metrics and traces) one per line. A file
-without a checksum, from before or edited on purpose, is read as it is.
+Checksums reveal altered files when they are read. Manifests, configurations and lists of settings
+have one for the whole file, JSON lines (metrics and traces) one per line. A file without a
+checksum, from an early version or edited on purpose, is read as it is.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from nmtgrid.base.errors import StorageError
 _TEMPORARY = re.compile(r"([0-9a-f]{8})-([0-9]+)(?:\.[0-9]+)?")
 _MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _WEEK = 7 * 24 * 3600
-# The entry of a JSON file that holds the checksum of the others.
+# The entry of a JSON file with the checksum of the others.
 CHECKSUM = "sha256"
-# The same of a line of JSON.
+# The same for a line of JSON.
 LINE_CHECKSUM = "check"
 _DIGITS = 8
 
@@ -45,10 +45,10 @@ def atomic_file(
 ) -> Iterator[BinaryIO]:
     """Open a binary file that is renamed to `path` only when the block ends without a fault.
 
-    Of a symbolic link the target is replaced, never the link. Raises StorageError when the disk is
-    full or the folder cannot be written; whatever stood at `path` before is then still there.
-    With `keep_partial`, what was written before another fault or an interruption stays, under the
-    name of `path` with `.partial` added, which `keep_partial` is called with.
+    If `path` is a symbolic link, its target is replaced, never the link. Raises StorageError when
+    the disk is full or the folder cannot be written; the previous file is then left as it was.
+    With `keep_partial`, the content written before another fault or an interruption is kept in a
+    file with `.partial` added to the name, and `keep_partial` is called with its path.
     """
     path = link_target(path)
     remove_stale(path)
@@ -75,9 +75,9 @@ def atomic_file(
 
 
 def _rename_partial(temporary: Path, path: Path) -> Path | None:
-    """Give an unfinished file its name for people; None if there is nothing in it."""
+    """Rename an unfinished file to `.partial`; return its new path, or None if it is empty."""
     partial = path.with_name(f"{path.name}.partial")
-    # What went wrong before is what has to be reported.
+    # The earlier fault is the one to be reported.
     with contextlib.suppress(OSError):
         if temporary.stat().st_size:
             os.replace(temporary, partial)
@@ -86,9 +86,9 @@ def _rename_partial(temporary: Path, path: Path) -> Path | None:
 
 
 def link_target(path: Path) -> Path:
-    """Return the file that a symbolic link names, which need not be there; `path` if it is none.
+    """Return the target of a symbolic link, which need not exist; other paths as they are.
 
-    Raises StorageError for links that lead to each other.
+    Raises StorageError for circular links.
     """
     if not path.is_symlink():
         return path
@@ -102,7 +102,7 @@ def link_target(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8; what no encoding has (odd bytes of file names) as escapes."""
+    """Write `text` as UTF-8, lone surrogates (undecodable bytes of file names) as escapes."""
     with atomic_file(path) as file:
         # In JSON such an escape means the same.
         file.write(text.encode("utf-8", "backslashreplace"))
@@ -143,7 +143,7 @@ def refuse_stream(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless they are there. Raises StorageError."""
+    """Create a folder and its parents unless they exist. Raises StorageError."""
     try:
         link_target(folder).mkdir(parents=True, exist_ok=True)
     except OSError as fault:
@@ -159,7 +159,7 @@ def split_label(text: str) -> tuple[str | None, Path]:
 
 
 def name_faults(named: Iterable[tuple[str, Path]]) -> list[str]:
-    """Return a fault for each path whose name is that of an earlier one."""
+    """Return a fault for each path that has the name of an earlier one."""
     paths: dict[str, Path] = {}
     faults = []
     for name, path in named:
@@ -178,7 +178,7 @@ def folder_name(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there; warn where it cannot be removed, as nobody looks for it."""
+    """Remove a file if it exists; warn if it cannot be removed, since nobody would look for it."""
     try:
         path.unlink(missing_ok=True)
     except OSError as fault:
@@ -186,11 +186,11 @@ def remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it is there; warn where something of it cannot be removed."""
+    """Remove a folder if it exists; warn if part of it cannot be removed."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
-        # It was not there, or a part of it went away meanwhile.
+        # It did not exist, or a part of it has disappeared meanwhile.
         shutil.rmtree(path, ignore_errors=True)
     except OSError as fault:
         shutil.rmtree(path, ignore_errors=True)
@@ -206,15 +206,15 @@ def _warn_of_leftover(path: Path, fault: OSError) -> None:
 
 
 def temporary_path(path: Path, ending: str = "part") -> Path:
-    """Return a hidden name in the folder of `path` that tells this machine and this process."""
+    """Return a hidden path in the folder of `path` that identifies this machine and process."""
     return path.with_name(f".{path.name}.{_MACHINE}-{os.getpid()}.{ending}")
 
 
 def remove_stale(path: Path, ending: str = "part") -> None:
     """Remove the temporary files for `path` that killed processes left behind.
 
-    Whether a process of another machine that shares the folder still runs is not known: its files
-    are left alone for a week.
+    Whether a process on another machine that shares the folder is still running is unknown: its
+    files are kept for a week.
     """
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.{ending}"):
         match = _TEMPORARY.fullmatch(temporary.name[len(path.name) + 2 : -len(ending) - 1])
@@ -224,7 +224,7 @@ def remove_stale(path: Path, ending: str = "part") -> None:
             with contextlib.suppress(OSError):
                 if time.time() - temporary.stat().st_mtime < _WEEK:
                     continue
-        # If another program has the number by now, the file stays until that one ends.
+        # If the process id has been reused, the file stays until that process ends.
         elif _is_running(int(match[2])):
             continue
         # Whole folders are built under such names too.
@@ -245,7 +245,7 @@ def _is_running(process: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the entries of `folder` to the disk, where its file system can."""
+    """Flush the entries of `folder` to the disk, if its file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -263,7 +263,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def reason(fault: OSError) -> str:
-    """Return what is wrong with a file, in words."""
+    """Return the cause of `fault` in words."""
     return "the disk is full" if fault.errno in _FULL else fault.strerror or str(fault)
 
 
@@ -274,7 +274,7 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
             f"{path} could not be written: the disk is full.",
             "Free some space and run the same command again; the previous file is unharmed.",
         )
-    # The system reports a missing folder and a missing file by the same number.
+    # The system has the same error number for a missing folder and a missing file.
     if fault.errno == errno.ENOENT and not path.parent.is_dir():
         return StorageError(
             f"The folder {path.parent} does not exist.", "Create it, or correct the path."
@@ -285,7 +285,7 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
 
 
 def digest(values: Any) -> str:
-    """Return the SHA-256 of JSON values, whatever their order and layout."""
+    """Return the SHA-256 of JSON values, independent of the order of keys and the layout."""
     # Editors and other programs may reorder keys and change the layout.
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -298,7 +298,7 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_altered(values: Mapping[str, Any]) -> bool:
-    """Return whether `values` differ from their checksum; they may have none."""
+    """Return whether `values` do not match their checksum; False if they have none."""
     if CHECKSUM not in values:
         return False
     rest = {name: value for name, value in values.items() if name != CHECKSUM}
@@ -306,16 +306,19 @@ def is_altered(values: Mapping[str, Any]) -> bool:
 
 
 def with_line_checksum(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return the values of a line with a short checksum of them and of that of the line `before`.
+    """Return the values of a line with a short checksum of them and of `before`.
 
-    The checksums form a chain, so a missing line is noticed as well.
+    `before` is the previous line's checksum: they form a chain, so a missing line is noticed too.
     """
     checksum = digest([before, json.loads(json.dumps(values))])
     return {**values, LINE_CHECKSUM: checksum[:_DIGITS]}
 
 
 def is_altered_line(values: Mapping[str, Any], before: str = "") -> bool:
-    """Return whether a line, or the line `before`, differs from its checksum; it may have none."""
+    """Return whether a line does not match its checksum; False if it has none.
+
+    `before` is the previous line's checksum.
+    """
     if LINE_CHECKSUM not in values:
         return False
     rest = {name: value for name, value in values.items() if name != LINE_CHECKSUM}
@@ -328,8 +331,8 @@ def altered_error(path: Path) -> StorageError:
 
 
 def altered_advice(entry: str = CHECKSUM) -> str:
-    """Return what to do about a change on purpose or by accident."""
+    """Return advice for a file that was changed on purpose or by accident."""
     return (
-        f"If you changed it yourself, take its entry `{entry}` out: it then counts as it stands. "
+        f"If you changed it yourself, remove its entry `{entry}`: it is then read as it is. "
         "Otherwise make it again or restore a copy."
     )

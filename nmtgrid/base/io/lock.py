@@ -1,11 +1,11 @@
 """Exclusive locks: while one process writes into a folder, all others are refused.
 
-The lock is a file that names its holder. The system releases it when the holder ends in whatever
-way; a file that a killed process left behind then means nothing. Where the file system has no
-locks, or has them for each machine alone, the file itself is the lock, and one that was left behind
-has to be removed by hand, which the message says.
+The lock is a file that names its holder. The system releases it however the holder ends, so a file
+left behind by a killed process means nothing. If the file system has no locks, or only locks that
+other machines do not see, the existence of the file is the lock, and a file that was left behind
+has to be removed by hand, as the message says.
 
-Called by what makes and completes datasets and models: training, `bpe`, `adaptive-tune` and others.
+Used by everything that writes datasets and models: training, `bpe`, `adaptive-tune` and others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nmtgrid.base.io.atomic import reason
 from nmtgrid.base.io.records import convert, parse_json
 
 NAME = ".lock"
-# What `flock` answers where there are no locks: some mounts of Lustre, NFS and FUSE.
+# Errors of `flock` on file systems without locks: some mounts of Lustre, NFS and FUSE.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 # Types and options of mounts whose locks other machines do not see.
 _LOCAL_LOCKS = re.compile(
@@ -34,23 +34,23 @@ _LOCAL_LOCKS = re.compile(
 )
 _LARGEST_RECORD = 4096
 _MOST_MISSING = 100
-"""How many times in a row a folder that was just made may have disappeared."""
+"""How often a folder may have disappeared just after it was created."""
 
 
 class FolderLock:
     """An exclusive lock on writing into `folder`, from construction until `release`.
 
-    `task` says what the holder does, such as `nmtgrid train`, in the messages to others. A folder
-    that is not there is made. The lock file lies in the folder, or `beside` it where the folder is
-    replaced by a rename.
+    `task` says in messages to others what the holder does, such as `nmtgrid train`. A missing
+    folder is created. The lock file is in the folder or, for folders that are replaced by a
+    rename, `beside` it.
     """
 
     def __init__(self, folder: Path, task: str, *, beside: bool = False) -> None:
-        """Raise StorageError when another process holds the lock, or when it cannot be made."""
-        # A link and what it names are one folder.
+        """Raise StorageError if another process has the lock, or if it cannot be created."""
+        # A link and its target are one folder.
         self.folder = Path(os.path.realpath(folder))
         self.path = self.folder / NAME
-        # Who may not write beside a folder cannot replace it: there is nothing to guard against.
+        # Without write access to its parent, a folder cannot be replaced: a lock inside it will do.
         if beside and (not self.folder.is_dir() or os.access(self.folder.parent, os.W_OK)):
             self.path = self.folder.with_name(f".{self.folder.name}{NAME}")
         home = self.path.parent
@@ -59,15 +59,15 @@ class FolderLock:
         missing = 0
         try:
             while self._descriptor is None:
-                # Again each time: a holder that ends removes the folder that it has made, perhaps
-                # just after it was in the way of making it here.
+                # On each attempt: a holder that ends removes the folder that it created, perhaps
+                # right after `mkdir` failed here because of it.
                 try:
                     with contextlib.suppress(FileExistsError):
                         home.mkdir(parents=True, exist_ok=True)
                     self._descriptor = self._acquire(task)
                 except FileNotFoundError:
                     missing += 1
-                    if missing == _MOST_MISSING:  # as in /proc, where no folder can be made
+                    if missing == _MOST_MISSING:  # as in /proc, where no folder can be created
                         raise
         except BaseException as fault:
             self._remove_folders()
@@ -85,7 +85,7 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Let others write into the folder; one that was made for the lock and is empty goes."""
+        """Release the lock; remove folders that were created for it if they are empty."""
         if self._descriptor is None:
             return
         # Removed while it is locked: whoever opened it before will notice that it is gone.
@@ -96,7 +96,7 @@ class FolderLock:
         self._remove_folders()
 
     def _acquire(self, task: str) -> int | None:
-        """Return the descriptor of the locked file, or None where its holder just removed it."""
+        """Return the descriptor of the locked file, or None if its holder has just removed it."""
         descriptor, is_new = _open(self.path)
         try:
             record = _read(descriptor)
@@ -149,7 +149,7 @@ class FolderLock:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Return the descriptor of the lock file, and whether it was made just now."""
+    """Return the descriptor of the lock file, and whether it was just created."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         try:
@@ -161,7 +161,7 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def _read(descriptor: int) -> dict[str, Any] | None:
-    """Return the holder of the lock, current or last; None if the file does not tell."""
+    """Return the record of the current or last holder; None if the file has none."""
     try:
         return convert(parse_json(os.pread(descriptor, _LARGEST_RECORD, 0)), dict[str, Any])
     except ValueError:
@@ -182,7 +182,7 @@ def _write(descriptor: int, task: str) -> None:
 def _describe(record: dict[str, Any] | None) -> str:
     if record is None:
         return "another process"
-    # Cut: the file may hold anything.
+    # Truncated: the file may contain anything.
     task, host, process, since = (
         str(record.get(name, "?"))[:80] for name in ("task", "host", "process", "since")
     )
@@ -197,7 +197,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _has_local_locks(path: Path) -> bool:
-    """Whether the file system of `path` may be shared by machines that do not see its locks."""
+    """Return whether machines that do not see its locks may share the file system of `path`."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,9 +1,8 @@
-"""Reading JSON: decoded, and checked against the types and ranges of a record.
+"""Reading JSON: decoding, and checks against the types and ranges of a record.
 
-The only module that imports msgspec. A record is a dataclass, or a `Record` where only the reader
-sees it; their fields are annotated with the ranges below, and a `__post_init__` raises ValueError
-for fields that contradict each other. Keys that a record does not have are passed over: later
-versions may write more.
+The only module that imports msgspec. A record is a dataclass, or a `Record` if only its reader
+uses it; fields are annotated with the ranges below, and `__post_init__` raises ValueError for
+fields that contradict each other. Unknown keys are ignored: later versions may write more.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from nmtgrid.base.io.atomic import (
 Kind = TypeVar("Kind")
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
-"""A number of things; floats are exact up to there."""
+"""A count; floats are exact below this bound."""
 Number = Count | Annotated[float, Meta(ge=0, lt=2**53)]
-"""Not negative; a whole number stays one."""
+"""A non-negative number; integers stay integers."""
 Positive = Annotated[int, Meta(ge=1, lt=2**53)]
 Size = Annotated[int, Meta(ge=1, le=2**24)]
-"""A number of things that take memory, such as types."""
+"""A count of things that take memory, such as types of a vocabulary."""
 Small = Annotated[int, Meta(ge=1, le=2**16)]
-"""A number of layers, exits, features of a region or batches of an update."""
+"""A count of layers, exits, features of a region or batches of an update."""
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
-"""A number that float32 can hold, as can sums of such numbers."""
+"""A number that float32 can represent, as it can sums of such numbers."""
 NonNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Percent = Annotated[float, Meta(ge=0, le=100.001)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 LogProbability = Annotated[float, Meta(ge=-1e9, le=1e-3)]
-"""Not above zero but for the rounding of sums."""
+"""At most zero, up to the rounding of sums."""
 FileName = Annotated[str, Meta(pattern="^[^/]+$")]
 Matrix = NDArray[numpy.float32]
 
@@ -74,8 +73,8 @@ def parse_json(content: bytes | str, *, as_python: bool = False) -> Any:
     """Return the values of a JSON text.
 
     NaN, infinities and halves of surrogate pairs are not JSON, but Python writes them: `as_python`
-    lets them through. Raises ValueError, in words, for what is not JSON, nested too deep, or has
-    too long a number.
+    accepts them. Raises ValueError with a readable message if the text is not JSON, is nested too
+    deep or has too long a number.
     """
     try:
         values = msgspec.json.decode(content)
@@ -100,7 +99,7 @@ def convert(values: Any, kind: type[Kind]) -> Kind:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a type, as JSON writes it."""
+    """Return whether a JSON value has the type `kind`."""
     try:
         msgspec.convert(value, kind, dec_hook=_to_array)
     except msgspec.ValidationError:
@@ -109,14 +108,14 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def read_json(path: Path, version: int | None = None) -> Any:
-    """Return the JSON in `path`, an object of that format `version` if one is expected.
+    """Return the JSON values in `path`: an object of format `version`, unless that is None.
 
     Raises StorageError when it is missing, damaged or of another version.
     """
     refuse_stream(path)
     try:
         content = path.read_bytes()
-        # Names of files that are no text are written as halves of surrogate pairs.
+        # File names that are not valid text are written as halves of surrogate pairs.
         values = parse_json(content, as_python=b"\\udc" in content)
     except OSError as fault:
         raise storage_error(path, fault, "read") from fault
@@ -128,7 +127,7 @@ def read_json(path: Path, version: int | None = None) -> Any:
 
 
 def check_version(path: Path, values: Any, version: int) -> None:
-    """Raise StorageError unless the values of a file are an object of that format `version`."""
+    """Raise StorageError unless the values of a file are an object of format `version`."""
     if not isinstance(values, dict):
         raise damaged_error(path, "it is not an object")
     # By type: True equals 1.
@@ -141,15 +140,15 @@ def check_version(path: Path, values: Any, version: int) -> None:
 
 
 def read_record(path: Path, kind: type[Kind], version: int | None = None) -> Kind:
-    """Return the record in `path`, whose checksum, if it has one, must fit.
+    """Return the record in `path`, whose checksum, if it has one, must match.
 
-    Raises StorageError naming the file, and the key whose value makes no sense.
+    Raises StorageError naming the file, and the key of an invalid value.
     """
     return convert_unaltered(path, read_json(path, version), kind)
 
 
 def convert_unaltered(path: Path, values: Any, kind: type[Kind]) -> Kind:
-    """Return the values of a file as a record; raises as `read_record` does."""
+    """Return the values of a file as a record, like `read_record`, which raises the same errors."""
     # After the format: another version may compute its checksum differently.
     if isinstance(values, dict) and is_altered(values):
         raise altered_error(path)
@@ -167,7 +166,7 @@ def convert_file(path: Path, values: Any, kind: type[Kind]) -> Kind:
 def parse_record(
     text: str, kind: type[Kind], path: str | Path, line: int, *, name: str, advice: str
 ) -> Kind:
-    """Return the record, called `name` in messages, that a line of JSON is.
+    """Return the record in a line of JSON; messages call it `name`.
 
     Raises InputError with the file and the line.
     """
@@ -190,7 +189,7 @@ def _bytes(content: bytes | str) -> bytes:
 
 
 def _check_depth(values: Any) -> None:
-    """Raise RecursionError where values are nested too deep to be written or shown again."""
+    """Raise RecursionError if values are nested too deep to be written or shown again."""
     level, depth = [values] if type(values) in (dict, list) else [], 0
     while level:
         depth += 1
@@ -242,12 +241,12 @@ def _to_array(kind: Any, value: Any) -> Any:
 
 
 def _problem(message: str, values: Any, kind: Any) -> str:
-    """Return a fault that msgspec found, in words, with the path of its key."""
+    """Return msgspec's error in plain words, with the path of the key."""
     text, _, path = message.partition(" - at `$")
     keys: list[Any] = []
     for name, index in re.findall(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]", path):
         if index == "...":
-            # msgspec leaves out the keys of tables: the first that does not fit alone is meant.
+            # msgspec does not report keys of tables: find the first that does not fit by itself.
             table = _value_at(values, keys)
             name = next(
                 (key for key in table if not _fits_alone(values, keys, key, kind)), index
@@ -263,7 +262,7 @@ def _value_at(values: Any, keys: Sequence[Any]) -> Any:
 
 
 def _fits_alone(values: Any, keys: Sequence[Any], key: Any, kind: Any) -> bool:
-    """Return whether `values` fit with that `key` alone in the table at `keys`."""
+    """Return whether `values` fit with `key` as the only entry of the table at `keys`."""
     if not keys:
         return fits({key: values[key]}, kind)
     # Copied along the path only.
@@ -284,7 +283,7 @@ def _words(text: str, keys: Sequence[Any], value: Any) -> str:
         bound = _BOUNDS[match[1]] + " " if match[1] else ""
         return f"{name} must have {bound}{match[2]} entries, but is {_shown(value)}"
     if match := re.fullmatch(r"Expected `\w+` (>=|<=|>|<) (\S+)", text):
-        if value != value:  # NaN, which no bound holds for
+        if value != value:  # NaN, which is within no bound
             return f"{name} must be a number, but is {_shown(value)}"
         limit = match[2] if len(match[2]) > 10 else f"{float(match[2]):g}"
         return f"{name} must be {_BOUNDS[match[1]]} {limit}, but is {_shown(value)}"
@@ -297,7 +296,7 @@ def _words(text: str, keys: Sequence[Any], value: Any) -> str:
         return f"{name} is too large a number"
     if text.startswith(("Invalid enum value", "Expected `str` matching")):
         return f"{name} cannot be {_shown(value)}"
-    # What a record says of itself.
+    # The message of a record's own check.
     return f"in {name}, {text}" if location else text
 
 

@@ -1,7 +1,7 @@
 """Text files, plain or compressed: read line by line, found by prefix and language, written.
 
 Every fault is an InputError with its file and line. Lines end at "\n" only: other Unicode
-separators (U+0085, U+2028, ...) stay inside a line, so that parallel files keep their lines.
+separators (U+0085, U+2028, ...) stay inside a line, so that parallel files stay aligned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 from nmtgrid.base.errors import InputError, StorageError, listed, nearest
 from nmtgrid.base.io.atomic import atomic_file, is_stream, reason
 
-# What reading a cut or altered archive raises.
+# Errors raised by reading a truncated or altered archive.
 DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
 
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
@@ -35,7 +35,7 @@ _SEPARATORS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 _WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
 _BLOCK = 1 << 17
 LONGEST_LINE = 64 << 20
-"""Bytes of a line of text: what has no line ends, such as /dev/zero, must not fill the memory."""
+"""Maximum bytes of a line: input without line ends, such as /dev/zero, must not fill the memory."""
 
 # Messages for the notes of `read_lines`.
 NOTES = {
@@ -49,7 +49,7 @@ NOTES = {
 def unpack(file: io.BufferedReader[Any], path: str | Path) -> IO[bytes]:
     """Return the content of `file`, decompressed if its first bytes are those of an archive.
 
-    Raises InputError, which names it `path`, for an archive of another kind.
+    Raises InputError, which names `path`, for an archive of another kind.
     """
     first = file.peek(6)[:6]
     if (kind := _OTHER_ARCHIVES.get(first[:4])) is not None:
@@ -84,7 +84,7 @@ class _Streams(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with decompressed bytes. Raises what `DAMAGED` names."""
+        """Fill `buffer` with decompressed bytes. Raises one of `DAMAGED`."""
         while True:
             raw = self._read_compressed()
             if raw is None:
@@ -114,7 +114,7 @@ class _Streams(io.RawIOBase):
 
 
 class Meter:
-    """How much of the files has been read: `done` of `total` bytes on disk, `taken` in lines."""
+    """Progress of reading: `done` of `total` bytes on disk; `taken` are the bytes of the lines."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self.total = sum(path.stat().st_size for path in paths)
@@ -122,26 +122,26 @@ class Meter:
 
 
 class PipeMeter(Meter):
-    """How much of a pipe has been read, and whether more of it has arrived."""
+    """Progress of reading a pipe, and whether more input has arrived."""
 
     _PATIENCE = 0.05
-    """Seconds in which a program that writes on, as `cat` does, is sure to have written more."""
+    """Seconds within which a program that keeps writing, as `cat` does, has surely written more."""
 
     def __init__(self) -> None:
         super().__init__()
         self.descriptor: int | None = None
 
     def is_waiting(self) -> bool:
-        """Return whether the next line has yet to be written, as far as is known."""
-        # What has been read, but is in no line yet, is in Python's buffer.
+        """Return whether the next line has, as far as is known, not been written yet."""
+        # Bytes that were read, but not returned in lines yet, are in Python's buffer.
         if self.descriptor is None or self.done > self.taken:
             return False
-        # The end of a file and that of a pipe count as something to read.
+        # At the end of a file or pipe the descriptor counts as readable.
         return not select.select([self.descriptor], [], [], self._PATIENCE)[0]
 
 
 class _MeteredFile(io.FileIO):
-    """A file that counts in a meter how much has been read from it."""
+    """A file that counts the bytes read from it in a meter."""
 
     meter: Meter
 
@@ -186,7 +186,7 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
 
 
 def read_error(path: str | Path, fault: Exception, line: int = 0) -> InputError:
-    """Return the error for what reading a text file raised: an OSError or one of `DAMAGED`.
+    """Return the error for a `fault` in reading a text file: an OSError or one of `DAMAGED`.
 
     A damaged gzip archive (`gzip.BadGzipFile`) is an OSError too.
     """
@@ -210,8 +210,8 @@ def read_lines(
 
     Carriage returns at the end of a line and a byte-order mark at the start of the file are
     removed; `notes` counts such lines and files (`carriage_returns`, `byte_order_marks`), and the
-    lines with other Unicode separators (`line_separators`), which stay. Raises InputError with the
-    line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file without
+    lines with other Unicode separators (`line_separators`), which are kept. Raises InputError with
+    the line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file without
     any line (standard input may be empty) or with carriage returns as its only line ends.
     """
     counts: Counter[str] = Counter() if notes is None else notes
@@ -263,18 +263,18 @@ def check_line_ends(raw: bytes, path: str | Path) -> None:
 
 
 def line_ends_error(path: str | Path) -> InputError:
-    """Return the error for a text whose lines end in carriage returns alone."""
+    """Return the error for a text whose lines end in carriage returns only."""
     return InputError(
-        "the lines end in carriage returns alone, as on old Macs, not in line feeds.",
+        "the lines end in carriage returns only, as on old Macs, not in line feeds.",
         "Convert the file: `tr '\\r' '\\n' < FILE > NEW`.",
         path=path,
     )
 
 
 def check_file(path: str | Path) -> None:
-    """Raise InputError for a pipe, a socket or a device, where a file is read more than once.
+    """Raise InputError for a pipe, a socket or a device: the input is read more than once.
 
-    Nothing is said of a file that is missing.
+    A missing file raises no error here.
     """
     if is_stream(Path(path)):
         advice = "Save it as a file first."
@@ -282,12 +282,12 @@ def check_file(path: str | Path) -> None:
 
 
 def empty_file_error(path: str | Path) -> InputError:
-    """Return the fault of a file without any line."""
+    """Return the error for a file without any line."""
     return InputError("the file is empty.", "Give a file with text.", path=path)
 
 
 def _check_rest(file: IO[bytes], path: str | Path, line: int, fault: InputError) -> None:
-    """Raise InputError if the text with `fault` comes from a damaged archive: that is the cause."""
+    """Raise InputError if the text with `fault` is from a damaged archive, which is the cause."""
     if _is_uncompressed(file):
         return
     try:
@@ -345,12 +345,12 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
 def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Path:
     """Return the file `prefix.language` + ending, plain or compressed.
 
-    Raises InputError that says which suffixes there are instead.
+    Raises InputError that names the suffixes that exist instead.
     """
     paths = [Path(f"{prefix}.{language}{ending}{suffix}")
              for ending in endings for suffix in SUFFIXES]  # fmt: skip
     for path in paths:
-        # Parallel files are opened more than once, and told by their sizes.
+        # Parallel files are opened more than once, and their sizes are read.
         check_file(path)
     files = [path for path in paths if path.is_file()]
     if len(files) > 1:
@@ -374,7 +374,7 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             f"`train.{language}`.",
             path=prefix or ".",
         )
-    # What stands after the prefix in the names that would do.
+    # The rest of the names that would match, after the prefix.
     suffixes = tuple(path.name.removeprefix(name) for path in paths)
     known = {p.name.rpartition(f".{language}")[0]
              for p in folder.iterdir() if p.name.endswith(suffixes)}  # fmt: skip
@@ -392,10 +392,10 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
 def open_writer(
     path: str | Path, keep_partial: Callable[[Path], None] | None = None
 ) -> Iterator[IO[bytes]]:
-    """Open a file for bytes: compressed by its suffix, `-` is standard output.
+    """Open a file to write bytes, compressed according to its suffix; `-` is standard output.
 
-    It appears whole or not at all, unless it is a pipe or a device, which is written to directly;
-    `keep_partial` as in `atomic_file`. Raises StorageError when it cannot be written.
+    It is written completely or not at all, except for a pipe or a device, which is written
+    directly; `keep_partial` is as in `atomic_file`. Raises StorageError if it cannot be written.
     """
     target = Path(path)
     if str(path) == STANDARD:
@@ -429,7 +429,7 @@ def _packed(file: IO[bytes], path: Path) -> contextlib.AbstractContextManager[An
 def _write_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader has enough, as `head` has: no error for users
+    except BrokenPipeError:  # the reader has stopped, as `head` does: not an error for users
         raise
     except OSError as fault:
         raise StorageError(

@@ -43,9 +43,9 @@ def worker_faults(workers: int) -> list[str]:
 def chunks(
     items: Iterable[Item], size: int, ends: Callable[[], bool] = lambda: False
 ) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; shorter are the last one and those that `ends` ends.
+    """Yield the items in lists of `size`; the last one may be shorter, and those ended by `ends`.
 
-    It is asked after each item.
+    `ends` is called after each item that does not fill its list, and returns whether it ends there.
     """
     part: list[Item] = []
     for item in items:
@@ -62,14 +62,14 @@ def map_ordered(
 ) -> Iterator[tuple[Chunk, Result]]:
     """Yield each part with its result, in order; at most 2 x workers parts are in flight.
 
-    `work` is copied to each process once. A fault of `parts` comes after the results of those
-    before it, as with one process. Raises NmtgridError when a process dies.
+    `work` is copied to each process once. An error raised by `parts` is raised after the results
+    of the parts before it, as with one process. Raises NmtgridError when a process dies.
     """
     if workers <= 1:
         for part in parts:
             yield part, work(part)
         return
-    # Processes start afresh: a copy of one that holds torch's threads could hang.
+    # Spawned, not forked: a fork of a process with torch's threads could hang.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _initialise, (work,))
     try:
         pending: deque[tuple[Chunk, Future[Result]]] = deque()
@@ -107,13 +107,13 @@ def _first_result(pending: deque[tuple[Chunk, Future[Result]]]) -> tuple[Chunk, 
 def _initialise(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
-    # Ctrl-C reaches every process of the terminal; only the first one answers.
+    # Ctrl-C reaches every process of the terminal; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
 def _exit_with_parent() -> None:
-    """End this process when the one that started it is gone, even if it was killed."""
+    """End this process when its parent has ended, even if that was killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()

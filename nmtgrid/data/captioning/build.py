@@ -39,7 +39,7 @@ _ESCAPE = re.compile(r"&(#\d+|[a-z]+);")
 _KARPATHY_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 _RESTVAL = "restval"
 
-# Called with how many pictures of how many are done.
+# Called with the number of pictures done and the total.
 Report = Callable[[int, int], None]
 
 
@@ -49,14 +49,14 @@ class CaptionPlan:
 
     target_lang: str = "en"
     tokenize: Literal["moses", "none"] = "moses"
-    """`none` takes the words of the file, or splits at spaces."""
+    """`none` uses the words of the file if it has them, or splits at spaces."""
     lowercase: bool = True
     max_words: int = 175
     """Training captions with more words are dropped."""
 
     @property
     def turkic_case(self) -> bool:
-        """Whether I becomes ı in lower case."""
+        """Whether lower-casing maps I to ı."""
         return self.lowercase and self.target_lang in TURKIC
 
     def faults(self) -> list[str]:
@@ -69,10 +69,10 @@ class CaptionPlan:
         return faults
 
     def words(self) -> Callable[[Caption], str]:
-        """Return the function that turns a caption into its words between single spaces.
+        """Return the function that turns a caption into its words, separated by single spaces.
 
-        Tokens of punctuation alone are left out, as the evaluation of MS-COCO does: captions that
-        end with a full stop are no better than those that do not.
+        Punctuation tokens are left out, as in the evaluation of MS-COCO: captions with a full stop
+        at the end are no better than those without.
         """
         moses = Moses(self.target_lang, self.tokenize == "moses", self.lowercase, self.turkic_case)
 
@@ -111,8 +111,8 @@ def build_pictures(
 ) -> dict[str, Any]:
     """Write a dataset of pictures and return its manifest; `facts` are added to it.
 
-    Raises ConfigError, InputError for a split of which nothing is left, DataError (existing
-    folder), StorageError.
+    Raises ConfigError, InputError for a split with no caption left, DataError (existing folder),
+    StorageError.
     """
     check(plan)
     started = time.monotonic()
@@ -166,7 +166,7 @@ class _SplitBuilder:
                 captions = self._filter(picture, dropped, is_training=name == "train")
                 pairs_read += len(picture.captions)
                 pairs_kept += len(captions)
-                # Without captions a picture can neither train nor be scored: it is not stored.
+                # Without captions a picture is of no use in training or scoring: it is not stored.
                 if captions:
                     writer.append_picture(picture.features(), len(captions))
                     text.extend(_join_lines(words for words, _ in captions))
@@ -222,9 +222,9 @@ class CaptionSources:
     captions: Path
     features: Sequence[Path]
     held_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """A file of captions, or a number of pictures to hold out, for each split but train."""
+    """A file of captions, or a number of pictures to hold out, for each split except train."""
     restval: bool = False
-    """Karpathy's further 30,000 pictures train too; table E.1 does without them."""
+    """Whether to train on Karpathy's further 30,000 pictures too; table E.1 does not."""
 
 
 def preprocess_captions(
@@ -245,7 +245,7 @@ def preprocess_captions(
     splits = {
         name: _with_features(name, pictures, features) for name, pictures in captioned.items()
     }
-    # Names are those of features, so this also catches two pictures that share them.
+    # Names are those of features, so this also catches two pictures with the same features.
     owners: dict[str, str] = {}
     duplicates = []
     for split, pictures in splits.items():
@@ -277,7 +277,7 @@ def _split(sources: CaptionSources) -> tuple[dict[str, list[CaptionedPicture]], 
         )
     splits = {"train": captioned[""]}
     for name, held_out in sources.held_out.items():
-        # Each takes from what the one before left, so that held-out splits cannot overlap.
+        # Each is taken from what the previous one left, so that held-out splits cannot overlap.
         if is_whole_number(held_out):
             count = _count(name, held_out)
             splits["train"], splits[name] = _hold_out(splits["train"], count, name)
@@ -326,7 +326,7 @@ def _karpathy_splits(
 def _hold_out(
     train: list[CaptionedPicture], count: int, name: str
 ) -> tuple[list[CaptionedPicture], list[CaptionedPicture]]:
-    """Return the rest of train and `count` held-out pictures, evenly spread over the file."""
+    """Return the rest of train, and `count` held-out pictures spread evenly over the file."""
     if not 0 < count < len(train):
         raise ConfigError(
             f"`{name}`: cannot hold out {count:,} of {len(train):,} pictures; some must be left on "
@@ -342,7 +342,7 @@ def _hold_out(
 def _with_features(
     name: str, captioned: list[CaptionedPicture], features: FeatureFiles
 ) -> list[Picture]:
-    """Return the pictures with their features, whose name becomes the picture's."""
+    """Return the pictures with their features; each takes the name of its features."""
     pictures, missing, unclear = [], [], []
     for picture in captioned:
         keys = features.find(picture.keys)
@@ -354,7 +354,7 @@ def _with_features(
         # Loaded only when written: the features of all pictures may not fit into memory.
         read = functools.partial(features.read, keys[0])
         pictures.append(Picture(keys[0], picture.captions, read))
-    # One such picture tells that ids and names of files are mixed up, and so may be all others.
+    # One such picture shows that ids and file names are mixed up, perhaps for all others too.
     if unclear:
         raise InputError(
             f"{len(unclear):,} of {len(captioned):,} pictures of `{name}` have features under "

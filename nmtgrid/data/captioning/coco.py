@@ -1,9 +1,9 @@
 """Captions of pictures in the two public JSON formats of MS-COCO.
 
-Karpathy's file has each picture with its split and sentences,
+Karpathy's file lists each picture with its split and sentences,
 `{"images": [{"cocoid", "filename", "split", "sentences": [{"raw", "tokens"}]}]}`; COCO's own files
-have pictures and captions apart, `{"images": [{"id"}], "annotations": [{"image_id", "caption"}]}`.
-`build.py` chooses the splits of the dataset from them.
+separate pictures and captions, `{"images": [{"id"}], "annotations": [{"image_id", "caption"}]}`.
+`build.py` forms the splits of the dataset from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAYOUTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Caption:
-    """A raw caption, and its words where the file has them."""
+    """A raw caption, and its words if the file has them."""
 
     raw: str
     tokens: tuple[str, ...] | None = None
@@ -78,7 +78,7 @@ def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
     Raises InputError naming the entry that is wrong.
     """
     values = _read(path)
-    # Karpathy's file has no `annotations`: sentences stand with their pictures.
+    # Karpathy's file has no `annotations`: sentences are listed with their pictures.
     is_coco = isinstance(values, dict) and "annotations" in values
     splits: dict[str, list[CaptionedPicture]] = {}
     try:
@@ -113,7 +113,7 @@ def _read(path: Path) -> Any:
 
 
 def _pictures_of_karpathy(content: _Karpathy) -> Iterator[tuple[str, CaptionedPicture]]:
-    # `imgid` counts the file's pictures: next to ids of COCO it could be the id of another picture.
+    # `imgid` numbers the file's pictures: it could equal the COCO id of another picture.
     has_ids = any(image.cocoid is not None for image in content.images)
     for index, image in enumerate(content.images):
         names = _file_names(image.filename)
@@ -147,12 +147,12 @@ def _pictures_of_coco(path: Path, content: _Coco) -> list[CaptionedPicture]:
 
 
 def _file_names(name: int | str | None) -> tuple[str, ...]:
-    """Return the name of a picture's file with and without its ending."""
+    """Return the name of a picture's file with and without its extension."""
     return () if name in (None, "") else (str(name), PurePosixPath(str(name)).stem)
 
 
 def _keys(*names: int | str | None) -> tuple[str, ...]:
-    # The order counts: the first key that has features wins.
+    # The order matters: the first key that has features wins.
     return tuple(dict.fromkeys(str(name) for name in names if name not in (None, "")))
 
 

@@ -1,7 +1,7 @@
 """Features of pictures: read from user files, stored in a dataset, collated into batches.
 
-In a dataset `pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in
-regions and `captions` [pictures + 1]: the lines of text from captions[p] on belong to picture p.
+In a dataset `pictures/<split>.safetensors` contains `features` (flat), `offsets` [pictures + 1] in
+regions and `captions` [pictures + 1]: picture p has the lines of text from captions[p] on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nmtgrid.base.io.records import convert, parse_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept.
+# Number types and their types in numpy, which has no bfloat16 (stored as its bits).
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "U32": "<u4", "U64": "<u8"}
 _LAYOUT = (
@@ -34,7 +34,7 @@ _LAYOUT = (
 
 
 def as_floats(values: NDArray[Any]) -> NDArray[numpy.float32]:
-    """Return features as float32; whole numbers are the bits of bfloat16."""
+    """Return features as float32; integers are the bits of bfloat16."""
     if values.dtype == numpy.uint16:
         # A bfloat16 is the upper half of a float32.
         return (values.astype(numpy.uint32) << 16).view(numpy.float32)
@@ -51,10 +51,10 @@ class _Location:
 
 
 class FeatureFiles:
-    """The features of several files, by the names of the pictures, in the files' order."""
+    """The features in several files, by the names of the pictures, in the order of the files."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Raises InputError for what is no file of features, all of a kind and size."""
+        """Raise InputError unless all files have features, of the same type and size."""
         self._locations: dict[str, _Location] = {}
         shapes: Counter[tuple[str, int]] = Counter()
         for path in paths:
@@ -87,14 +87,14 @@ class FeatureFiles:
         return [key for key in keys if key in self._locations]
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return the features [regions, F] of a picture, as the file has them.
+        """Return the features [regions, F] of a picture, as stored in the file.
 
-        Raises InputError when they are not finite.
+        Raises InputError if they are not finite.
         """
         location = self._locations[name]
         count = location.regions * self.size
         values = numpy.fromfile(location.path, KINDS[self.kind], count, offset=location.start)
-        # One NaN would spoil the parameters of a whole run.
+        # One NaN would ruin the parameters of a whole run.
         if not numpy.isfinite(as_floats(values)).all():
             raise InputError(
                 f"the features of the picture `{name}` are not all finite (NaN or infinity).",
@@ -136,7 +136,7 @@ def _is_features(entry: Entry, ranks: tuple[int, ...]) -> bool:
 def _locate_flat(
     path: Path, entries: dict[str, Entry], facts: dict[str, str], start: int
 ) -> Iterator[tuple[str, _Location, tuple[str, int]]]:
-    """Yield the same of a file with the features of all pictures in one tensor."""
+    """Yield the same for a file with the features of all pictures in one tensor."""
     whole = entries["features"]
     if not _is_features(whole, (2,)) or "offsets" not in entries:
         raise InputError(
@@ -149,7 +149,7 @@ def _locate_flat(
     if "ids" in entries:
         names = _integers(path, "ids", entries, start).tolist()
     else:
-        # Names that are texts cannot be a tensor, so they stand in the file's metadata.
+        # Textual names cannot be a tensor, so they are in the file's metadata.
         try:
             names = convert(parse_json(facts.get("ids", "")), list[str | int])
         except ValueError as fault:
@@ -194,7 +194,7 @@ class PictureSource:
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> PictureSource | None:
-        """Return the entry of a manifest, None where sources are text."""
+        """Return the entry of a manifest, or None if sources are text."""
         values = manifest.get("source")
         return None if values is None else cls(values["size"], values["type"])
 
@@ -204,7 +204,7 @@ class PictureSource:
 
 
 def no_text_error(path: Path) -> DataError:
-    """Return the error for a use of source text in a dataset of pictures."""
+    """Return the error for using the source text of a dataset of pictures."""
     return DataError(
         f"The dataset {path} has pictures as sources, not text.",
         "Use `nmtgrid train` and `nmtgrid decode` for captions; this command needs a dataset of "
@@ -216,14 +216,14 @@ class PictureWriter(ArrayFile):
     """Writes the pictures of a split, one after the other."""
 
     def __init__(self, path: Path, source: PictureSource) -> None:
-        # Bits of bfloat16 go into the file as whole numbers.
+        # The bits of bfloat16 are stored as integers.
         kinds = {"features": "U16" if source.kind == "BF16" else source.kind}
         super().__init__(path, {**kinds, "offsets": "I64", "captions": "I64"})
         self._regions = self._captions = 0
         self._mark()
 
     def append_picture(self, features: NDArray[Any], captions: int) -> None:
-        """Add a picture: features [regions, F], and how many captions it has."""
+        """Append a picture: its features [regions, F] and its number of captions."""
         self.append("features", features.reshape(-1))
         self._regions += len(features)
         self._captions += captions
@@ -238,9 +238,9 @@ class Pictures:
     """The pictures of a split, mapped from its file."""
 
     def __init__(self, path: Path, source: PictureSource) -> None:
-        """Raises StorageError when the file is damaged."""
+        """Raise StorageError if the file is damaged."""
         features, offsets, captions = map_named(path, ("features", "offsets", "captions"), _AGAIN)
-        # Copied from the map: each batch reads them, and they are small beside the features.
+        # Copied from the map: each batch reads them, and they are small next to the features.
         self._offsets, self.captions = numpy.array(offsets), numpy.array(captions)
         """[pictures + 1]: where the captions of each picture begin."""
         total = int(self._offsets[-1]) if len(self._offsets) else -1
@@ -251,7 +251,7 @@ class Pictures:
             raise StorageError(f"{path} does not have the type {source.kind}.", _AGAIN)
         self._features = features.reshape(-1, source.size)
         self.regions: NDArray[numpy.int32] = numpy.diff(self._offsets).astype(numpy.int32)
-        """[pictures]: how many regions each has."""
+        """[pictures]: the number of regions of each."""
 
     def __len__(self) -> int:
         return len(self.regions)
@@ -262,8 +262,8 @@ class Pictures:
 
 
 def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor, Tensor]:
-    """Return sources [B, S, F], zero on padding, and how many regions each has [B]."""
-    import torch  # not at the top: `bpe learn` has no use for it
+    """Return sources [B, S, F], zero on padding, and their numbers of regions [B]."""
+    import torch  # not at the top: `bpe learn` does not need it
 
     features = [torch.from_numpy(numpy.ascontiguousarray(picture)) for picture in pictures]
     source = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
@@ -271,7 +271,7 @@ def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor
 
 
 def check_size(features: NDArray[numpy.float32], size: int) -> NDArray[numpy.float32]:
-    """Return features [regions, F] of a picture. Raises DataError unless F is `size`."""
+    """Return the features [regions, F] of a picture. Raises DataError unless F is `size`."""
     if features.ndim != 2 or features.shape[1] != size or not len(features):
         raise DataError(
             f"The model expects {size:,} features per region, but a picture has {features.shape}.",
@@ -286,6 +286,6 @@ def region_names(count: int) -> list[str]:
 
 
 def _rises(offsets: NDArray[Any]) -> bool:
-    """Whether offsets begin at 0 and no image is empty."""
+    """Return whether offsets begin at 0 and no picture is empty."""
     # Compared, not subtracted: unsigned numbers would wrap round.
     return bool(len(offsets) > 0 and offsets[0] == 0 and (offsets[1:] > offsets[:-1]).all())

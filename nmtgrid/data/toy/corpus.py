@@ -30,24 +30,24 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _NOMINATIVE, _ACCUSATIVE, _DATIVE = range(3)
 _IN_COMPOUND = 2
 
-# So many draws in a row without a new sentence mean that the grammar has no more of them.
+# Draws in a row without a new sentence after which the grammar counts as exhausted.
 _PATIENCE = 2_000
-# So many draws look for a sentence whose every word training holds.
+# Draws to find a sentence whose words all occur in training.
 _REPLACEMENTS = 50
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToyPair:
-    """A raw source sentence (language qa), its one translation (qb), and its known delays.
+    """A raw source sentence (language qa), its only translation (qb), and its known delays.
 
     Positions count the words of the Moses-tokenised text, in which each punctuation mark is a
-    word of its own (`source_words`, `target_words`). `reads[t]` is the least number of source
-    words after which target word t is settled: every sentence of the grammar that starts with
-    them has a translation that starts with the target words 0 to t. So `reads` never falls,
-    starts at 1 or more and ends with the whole source. `links` are the word alignments
-    (target word, source word), from 0, by target word; only a source comma may stay unlinked. A
-    comma or the preposition "ad" may be certain, and so be written, before the word it is linked
-    to is read; every other word is read before.
+    separate word (`source_words`, `target_words`). `reads[t]` is the least number of source words
+    after which target word t is determined: every sentence of the grammar that starts with them has
+    a translation that starts with the target words 0 to t. So `reads` never decreases, starts at 1
+    or more and ends with the whole source. `links` are the word alignments (target word, source
+    word), from 0, sorted by target word; only a source comma may be unlinked. A comma or the
+    preposition "ad" may be certain, and so be written, before its aligned word is read; for every
+    other word the aligned words have been read.
     """
 
     source: str
@@ -87,8 +87,8 @@ class Chooser:
 class Piece(NamedTuple):
     """A target word, the number of source words it requires, and the source words it is linked to.
 
-    It waits for its own source words, for those that decide its agreement and, where something
-    optional could still stand before it, for the word that shows that nothing does.
+    It waits for its aligned source words, for those that decide its agreement and, if something
+    optional could still precede it, for the word that shows that nothing does.
     """
 
     word: str
@@ -97,19 +97,19 @@ class Piece(NamedTuple):
 
 
 class Nominal(NamedTuple):
-    """A phrase's target side and what agrees with it: 2 * target gender + number."""
+    """The target side of a phrase, and its agreement: 2 * target gender + number."""
 
     pieces: list[Piece]
     agreement: int
 
 
 def write_pair(rules: Rules, chooser: Chooser) -> ToyPair:
-    """Return the sentence pair that the chooser's decisions make."""
+    """Return the sentence pair that follows from the chooser's decisions."""
     writer = _SentenceWriter(rules, chooser)
     pieces = writer.sentence()
     reads, links, read = [], [], 1
     for position, piece in enumerate(pieces):
-        # A word cannot be written before those in front of it: the reads never fall.
+        # A word cannot be written before the preceding ones: the reads never decrease.
         read = max(read, piece.waits_for)
         reads.append(read)
         links += [(position, source - 1) for source in piece.links]
@@ -118,15 +118,15 @@ def write_pair(rules: Rules, chooser: Chooser) -> ToyPair:
 
 
 def _text(words: Sequence[str]) -> str:
-    """Return the words as raw text: a capital first, punctuation joined to the word before."""
+    """Return the words as raw text: first letter capitalised, punctuation joined to words."""
     text = " ".join(words[:-1]).replace(" ,", ",") + words[-1]
     return text[0].upper() + text[1:]
 
 
 class _SentenceWriter:
-    """Writes the source of one sentence into `words`; its rules return their target side.
+    """Writes the source of a sentence into `words`; its rules return the target side.
 
-    The rules write from left to right in the source, so each position is known when it is written.
+    The rules write the source from left to right, so positions are known immediately.
     """
 
     def __init__(self, rules: Rules, chooser: Chooser) -> None:
@@ -165,8 +165,8 @@ class _SentenceWriter:
         if opening == "clause":
             pieces = self.subordinate_clauses()
             comma = self.put(",")
-            # The target marks only this comma. While a further subordinate clause could follow,
-            # the source comma does not tell: only the finite verb after it does.
+            # The target has only this comma. As long as another subordinate clause could follow,
+            # the source comma does not decide: only the finite verb after it does.
             pieces.append(Piece(",", comma + 1 if self.may_nest else 0, (comma,)))
         pieces += self.clause(opening)
         may_follow = opening != "clause" and self.settings.depth and self.has_room()
@@ -177,7 +177,7 @@ class _SentenceWriter:
         return [*pieces, self.piece(mark, mark)]
 
     def subordinate_clauses(self) -> list[Piece]:
-        """Write a subordinate clause, and perhaps others that each hang on the one before."""
+        """Write a subordinate clause, and perhaps others, each subordinate to the one before."""
         pieces = self.clause("complementizer")
         for _ in range(self.settings.depth - 1):
             self.may_nest = self.settings.nested > 0 and self.has_room()
@@ -189,11 +189,11 @@ class _SentenceWriter:
         return pieces
 
     def clause(self, opening: str) -> list[Piece]:
-        """Write a clause that begins with what `opening` names.
+        """Write a clause that begins with the constituent `opening`.
 
-        Its finite verb comes second, or, after a complementizer, last. Words are written, and
-        chances are asked, in the order of the source; the target has subject, verbs, objects,
-        place and adverb.
+        Its finite verb comes second, or last after a complementizer. Words are written, and random
+        choices made, in the order of the source; the order of the target is subject, verbs,
+        objects, place and adverb.
         """
         lexicon, settings = self.lexicon, self.settings
         front: list[Piece] = []
@@ -238,7 +238,7 @@ class _SentenceWriter:
         return [*front, *subject.pieces, *verbs, *objects, *phrase, *adverb]
 
     def verbs(self, verb: Verb, modal: Verb | None, second: int, agreement: int) -> list[Piece]:
-        """Write what of the verbs ends the clause, after its word `second` (0: it has none)."""
+        """Write the verbs that end a clause whose finite verb is at `second` (0: it is last)."""
         reading = self.pick(verb.readings)
         if modal:
             target = modal.readings.items[0].target[agreement]
@@ -250,12 +250,12 @@ class _SentenceWriter:
         if reading.prefix:
             last = self.put(reading.prefix)
             return [Piece(word, last, (second, last))]
-        # A separable verb is known to have no prefix when the clause ends without one.
+        # Only the end of the clause shows that a separable verb has no prefix.
         is_separable = len(verb.readings.items) > 1
         return [Piece(word, len(self.words) + 1 if is_separable else second, (second,))]
 
     def objects(self, valency: int, fronted: list[Piece]) -> list[Piece]:
-        """Write recipient and object; the target has the object first."""
+        """Write recipient and object; in the target the object comes first."""
         recipient: list[Piece] = []
         if valency == DITRANSITIVE:
             # Linked to the determiner that follows, but certain before it is read.
@@ -304,10 +304,10 @@ class _SentenceWriter:
 
 
 class ToyGrammar:
-    """Two invented languages made from `seed`, and an endless stream of their sentence pairs.
+    """Two invented languages generated from `seed`, and an endless stream of sentence pairs.
 
-    `settings`, if given, replaces those of `difficulty` (1, 2 or 3). Every `stream` (0 to 99)
-    has other sentences of the same languages; `toy_splits` uses 0 to 2.
+    `settings`, if not None, replaces those of `difficulty` (1, 2 or 3). Every `stream` (0 to 99)
+    has different sentences of the same languages; `toy_splits` uses 0 to 2.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class ToyGrammar:
         self._chooser = Chooser(100 * seed + stream)
 
     def sample(self, count: int) -> list[ToyPair]:
-        """Return the next `count` sentence pairs; a sentence may come twice."""
+        """Return the next `count` sentence pairs; sentences may repeat."""
         return [write_pair(self._rules, self._chooser) for _ in range(count)]
 
 
@@ -337,14 +337,14 @@ def toy_splits(
 ) -> dict[str, list[ToyPair]]:
     """Return the splits "train", "valid" and "test", in this order.
 
-    No source sentence occurs twice, and no target sentence of one split is in another. Each
-    word of valid and test, and each part of their compounds, is in train too; whole compounds may
-    be new. A train split of less than some 3,000 pairs cannot always show every word; a larger
-    one leaves valid and test as they are.
+    No source sentence occurs twice, and no target sentence of one split is in another. Each word of
+    valid and test, and each part of their compounds, is in train too; whole compounds may be new.
+    With fewer than about 3,000 pairs, train may lack some of these words; with more, valid and test
+    do not depend on its size.
 
-    Raises: ConfigError if a size is negative or the grammar has too few sentences.
+    Raises ConfigError if a size is negative or the grammar has too few sentences.
     """
-    # Drawn before train, valid and test do not depend on its size.
+    # Valid and test are drawn first, so that they do not depend on the size of train.
     sizes = {"valid": valid, "test": test, "train": train}
     faults = [f"`{name}` must not be negative, but is {n}." for name, n in sizes.items() if n < 0]
     if faults:
@@ -361,13 +361,13 @@ def toy_splits(
 
 
 def word_parts(pair: ToyPair) -> set[str]:
-    """Return the pair's words in lower case, source compounds as their parts."""
+    """Return the pair's words in lower case, with source compounds split into parts."""
     sources = (part for word in pair.source_words for part in word.lower().split(LINK))
     return {*sources, *(word.lower() for word in pair.target_words)}
 
 
 def _draw(grammar: ToyGrammar, count: int, barred: set[str]) -> list[ToyPair]:
-    """Return new pairs of which no side is barred, and bar both sides for other splits."""
+    """Return new pairs without barred sentences, and bar their sentences for other splits."""
     pairs: dict[str, ToyPair] = {}
     misses = 0
     while len(pairs) < count and misses < _PATIENCE:
@@ -386,7 +386,7 @@ def _draw(grammar: ToyGrammar, count: int, barred: set[str]) -> list[ToyPair]:
 
 
 def _known_pair(pair: ToyPair, grammar: ToyGrammar, barred: set[str], known: set[str]) -> ToyPair:
-    """Return the pair if every word of it is known, else another one, if there is one."""
+    """Return the pair if all its words are known, else a replacement, if one is drawn."""
     if word_parts(pair) <= known:
         return pair
     for _ in range(_REPLACEMENTS):

@@ -1,8 +1,8 @@
 """The lexicon of the toy languages qa (source) and qb (target), generated from a seed.
 
-Adjectives come before a source noun, compounds are one source word and the case stands on the
-determiner; in the target the noun comes first, then a compound's modifiers, then its adjectives.
-`corpus.py` writes sentences of these words.
+In the source, adjectives precede the noun, compounds are one word and the determiner marks the
+case; in the target the noun comes first, then a compound's modifiers, then its adjectives.
+`corpus.py` writes sentences with these words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nmtgrid.base.errors import ConfigError
 
 OPENINGS = ("subject", "object", "adverb", "verb", "clause")
 
-# With fewer, a word could be guessed before it is read, and the reads would not be least.
+# With fewer, a word could be guessed before it is read, and `reads` would not be minimal.
 _MINIMA = {"nouns": 6, "modifiers": 1, "verbs": 24, "depth": 0, "room": 0} | dict.fromkeys(
     ("adjectives", "names", "adverbs", "prepositions", "complementizers", "modals"), 2
 )
@@ -28,14 +28,14 @@ _MINIMA = {"nouns": 6, "modifiers": 1, "verbs": 24, "depth": 0, "room": 0} | dic
 class ToySettings:
     """The size of the toy lexicon (in lexemes) and the frequency of each rule (in per cent).
 
-    `modifiers` of the nouns also form compounds, so `nouns * modifiers` compounds exist, and
-    `triple_compound` of the compounds have a second modifier. `open_*` are the relative
-    frequencies of what stands before the finite verb of the main clause: its subject, its object,
-    an adverb, nothing (a question) or a subordinate clause. `depth` is the number of subordinate
-    clauses that one sentence may hold. `room` bounds sentences softly: nothing optional begins
+    `modifiers` of the nouns also form compounds, so there are `nouns * modifiers` compounds, and
+    `triple_compound` of the compounds have a second modifier. `open_*` are the relative frequencies
+    of the constituents before the finite verb of the main clause: its subject, its object, an
+    adverb, nothing (a question) or a subordinate clause. `depth` is the maximum number of
+    subordinate clauses in a sentence. `room` is a soft limit on length: nothing optional begins
     after the `room`-th source word.
 
-    Raises: ConfigError if a number is out of its range, naming all that are.
+    Raises ConfigError naming all numbers that are out of range.
     """
 
     nouns: int = 72
@@ -93,7 +93,7 @@ class ToySettings:
             raise ConfigError(faults, "Correct these settings of the toy corpus.")
 
 
-# What differs from the defaults at difficulty 2 and 3.
+# The settings of difficulty 2 and 3 that differ from the defaults.
 _HARDER = {
     "nouns": (100, 160), "modifiers": (64, 100), "names": (12, 20), "prepositions": (5, 7),
     "compound": (25, 30), "triple_compound": (0, 15), "adverbs": (10, 16),
@@ -106,7 +106,7 @@ _HARDER = {
 
 
 def settings_for(difficulty: int) -> ToySettings:
-    """Return the settings of `difficulty` 1, 2 or 3. Raises ConfigError for any other."""
+    """Return the settings of `difficulty` 1, 2 or 3. Raises ConfigError for other values."""
     if difficulty not in (1, 2, 3):
         raise ConfigError(f"The toy corpus has no difficulty {difficulty}.", "Choose 1, 2 or 3.")
     if difficulty == 1:
@@ -128,7 +128,7 @@ class Choice(Generic[Item]):
 
     @classmethod
     def zipfian(cls, items: Iterable[Item]) -> Choice[Item]:
-        """Return the choice in which an item's weight falls with its rank, as 1 / (rank + 5)."""
+        """Return a choice in which an item's weight decreases with its rank: 1 / (rank + 5)."""
         ranked = tuple(items)
         return cls(ranked, [100_000 // (rank + 6) for rank in range(len(ranked))])
 
@@ -141,8 +141,9 @@ class Lexeme(NamedTuple):
     """Forms of a word in both languages, and the target gender of a noun or person.
 
     An adjective has `source[column]` (its gender, or 3 for the plural) and `target[agreement]`, a
-    determiner the same for each case; a noun two forms by number and a third one in compounds (at
-    the front in the source, after the noun in the target); names, pronouns and particles one.
+    determiner the same for each case. A noun has two forms by number and a third one in compounds
+    (at the front in the source, after the noun in the target). Names, pronouns and particles have
+    one form.
     """
 
     source: tuple[str, ...]
@@ -151,7 +152,7 @@ class Lexeme(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a verb means with one prefix ("" for the bare verb): an unrelated target verb."""
+    """The meaning of a verb with one prefix ("" for the bare verb): an unrelated target verb."""
 
     prefix: str
     target: tuple[str, ...]
@@ -168,7 +169,7 @@ class Verb(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Lexicon:
-    """All words. `agreement` is 2 * target gender + number; `column` source gender, or plural.
+    """All words. `agreement` is 2 * target gender + number, `column` the source gender or plural.
 
     nouns[source gender], pronouns[number], verbs[valency][is separable].
     """
@@ -188,10 +189,10 @@ class Lexicon:
     recipient: str
 
 
-# The letter s joins compounds and occurs nowhere else in qa, so every compound has one reading.
+# The letter s joins compounds and occurs nowhere else in qa, so every compound is unambiguous.
 LINK = "s"
 
-# Onsets, vowels and codas of a syllable: of the source, of the target.
+# Onsets, vowels and codas of syllables, in the source and in the target.
 _SOUNDS = (
     ("b d f g h k l m n p r t v w br gr kl tr", "a e i o u au ei", "l m n r k t nd rk lt"),
     ("b d f g l m n p r s t v z kr pr st", "a e i o u ia", "l m n r s t v nt rd"),
@@ -216,7 +217,7 @@ _DETERMINERS = [
 
 
 class _Stems:
-    """Draws new stems: no form of a language may ever equal another form of it."""
+    """Draws new stems; all forms of a language are distinct."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed).random
@@ -232,7 +233,7 @@ class _Stems:
     def draw(
         self, side: int, endings: Sequence[str], syllables: int = 2, prefixes: Sequence[str] = ("",)
     ) -> tuple[str, ...]:
-        """Return the forms of a new stem of language 0 or 1: each prefix with each ending."""
+        """Return the forms of a new stem of side 0 or 1: each prefix with each ending."""
         used = self._used[side]
         onsets, vowels, codas = (sounds.split() for sounds in _SOUNDS[side])
         while True:
@@ -255,7 +256,7 @@ class _Stems:
         return Lexeme(self.draw(0, source, syllables), self.draw(1, target, syllables), gender)
 
     def verb(self, prefixes: Sequence[str] = ()) -> Verb:
-        """Return a verb; its forms with the prefixes, as at a clause's end, are its own too."""
+        """Return a verb; its forms with prefixes, used at the end of clauses, are unique too."""
         source = self.draw(0, ("et", "ont", "ir"), 1, ("", *prefixes))
         readings = []
         for prefix in ("", *prefixes):
@@ -264,12 +265,12 @@ class _Stems:
         return Verb(source[:2], source[2], Choice(readings))
 
     def separable(self) -> Verb:
-        """Return a verb with one or two prefixes, and so with two or three readings."""
+        """Return a verb with one or two prefixes, and thus two or three readings."""
         drawn = {self.one_of(range(len(_PREFIXES))) for _ in range(2)}
         return self.verb([_PREFIXES[index] for index in sorted(drawn)])
 
     def name(self, gender: int) -> Lexeme:
-        """Return a name, which both languages write alike and with a capital."""
+        """Return a capitalised name, the same in both languages."""
         (name,) = self.draw(0, ("oa"[gender],))
         return _person((name.capitalize(), name.capitalize(), gender))
 
@@ -280,20 +281,20 @@ def _person(forms: tuple[str, str, int]) -> Lexeme:
 
 
 def build_lexicon(settings: ToySettings, seed: int) -> Lexicon:
-    """Return the lexicon of the toy languages that belongs to `seed`."""
+    """Return the lexicon of the toy languages for `seed`."""
     stems = _Stems(seed)
 
     def words(count: int, *forms: Any) -> Choice[Lexeme]:
         return Choice.zipfian(stems.lexeme(*forms) for _ in range(count))
 
     nouns = [
-        # All pairs of genders occur: a source gender never tells the target gender.
+        # All pairs of genders occur: the source gender never determines the target gender.
         stems.lexeme(("", _SOURCE_PLURALS[n % 3], LINK), ("", "im", "ur"), gender=n // 3 % 2)
         for n in range(settings.nouns)
     ]
     ditransitive, intransitive = settings.verbs // 6, 3 * settings.verbs // 8
     sizes = (intransitive, settings.verbs - intransitive - ditransitive, ditransitive)
-    # The order of these lines is the order of the draws, and so decides on the words of a seed.
+    # The order of these lines is the order of the draws, and so determines the words of a seed.
     return Lexicon(
         determiners=Choice(_DETERMINERS, (5, 3, 2)),
         adjectives=words(settings.adjectives, _CASE_ENDINGS[0], _AGREEMENT_ENDINGS, 1),
@@ -322,7 +323,7 @@ INTRANSITIVE, TRANSITIVE, DITRANSITIVE = range(3)
 
 
 class Rules:
-    """The lexicon, the settings and the choices between rules that the settings weigh."""
+    """The lexicon, the settings, and the choices between rules, weighted by the settings."""
 
     def __init__(self, lexicon: Lexicon, settings: ToySettings) -> None:
         self.lexicon, self.settings = lexicon, settings
@@ -335,12 +336,12 @@ class Rules:
             _possible(range(3), (100 - sum(objects), *objects)),
             _possible((TRANSITIVE, DITRANSITIVE), objects),
         )
-        """Of any clause, and of those whose object stands in front."""
+        """For any clause, and for clauses with the object in front."""
         self.genders = Choice(range(len(lexicon.nouns)))
         self.marks = Choice((".", "!"), (9, 1)), Choice(("?", "!"), (9, 1))
-        """Of a statement and of a question."""
+        """For a statement and for a question."""
 
 
 def _possible(items: Sequence[Item], weights: Sequence[int]) -> Choice[Item]:
-    """Return the choice between items of a weight above 0: a test that takes all may take them."""
+    """Return the choice between items of positive weight, which tests may enumerate."""
     return Choice(compress(items, weights), filter(None, weights))

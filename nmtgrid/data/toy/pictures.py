@@ -1,9 +1,9 @@
 """Toy pictures: scenes of a few objects, features of their regions, and captions, from a seed.
 
-There is no image: the features of a region are a linear code of the object in it (its shape,
-colour, size and place) through a fixed random matrix, with noise. The mean over regions says which
-attributes there are, but hardly which of them belong together; attention to single regions can
-tell. `nmtgrid preprocess --toy-pictures` writes them as a dataset.
+There are no images: the features of a region are a linear code of its object (shape, colour, size
+and position) through a fixed random matrix, with noise. The mean over regions shows which
+attributes occur, but hardly which of them belong together; attention to single regions does.
+`nmtgrid preprocess --toy-pictures` writes them as a dataset.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CAPTIONS = 5
 SIZE = 64
 # Standard deviation of the noise; each attribute's code is a standard normal vector.
 NOISE = 0.1
-# Pictures of the validation and of the test split.
+# Number of pictures in the validation and in the test split.
 _HELD_OUT = 500
 
 
@@ -62,12 +62,12 @@ Scene = tuple[SceneObject, ...]
 
 
 def draw_scene(dice: Random) -> Scene:
-    """Return 1 to 6 objects in different places; of the generator only `random()` is used."""
+    """Return 1 to 6 objects in different positions; only `dice.random()` is used."""
     places = [(row, column) for row in range(len(_ROWS)) for column in range(len(_COLUMNS))]
     objects = []
     for _ in range(1 + int(dice.random() * len(_NUMBERS))):
         row, column = places.pop(int(dice.random() * len(places)))
-        # Low numbers come more often, so that there are rare words.
+        # Low indices are more frequent, so that there are rare words.
         shape, colour = (int(dice.random() ** 1.5 * len(names)) for names in (SHAPES, COLOURS))
         size = int(dice.random() * len(_SIZES))
         objects.append(SceneObject(shape, colour, size, row, column))
@@ -80,18 +80,18 @@ def salient(scene: Scene) -> list[SceneObject]:
 
 
 def relation(first: SceneObject, second: SceneObject) -> str:
-    """Return where the first object is relative to the second, sideways if possible."""
+    """Return the position of the first object relative to the second, sideways if possible."""
     if first.column != second.column:
         return "to the left of" if first.column < second.column else "to the right of"
     return "above" if first.row < second.row else "below"
 
 
 def captions(scene: Scene, dice: Random) -> list[str]:
-    """Return five captions; only `random()` is asked of the dice."""
+    """Return five captions; only `dice.random()` is used."""
     return [_caption(salient(scene), dice) for _ in range(_CAPTIONS)]
 
 
-# The order of the calls below is the order of the draws, and so decides on the captions of a seed.
+# The order of the calls below is the order of the draws, and so determines the captions of a seed.
 def _caption(objects: Sequence[SceneObject], dice: Random) -> str:
     if len(objects) == 1:
         beginning = _one_of(("", "there is ", "a picture of "), dice)
@@ -128,7 +128,7 @@ def _name(item: SceneObject, dice: Random) -> str:
 
 
 def _one_of(choices: Sequence[str], dice: Random) -> str:
-    """Return a choice, the first one more often than the others."""
+    """Return one of the choices, the first one more often than the others."""
     draw = dice.random()
     return choices[0] if draw < 0.6 else choices[int((draw - 0.6) / 0.4 * len(choices))]
 
@@ -140,7 +140,7 @@ def code_matrix(seed: int) -> NDArray[numpy.float32]:
 
 
 def features(scene: Scene, codes: NDArray[numpy.float32], seed: int) -> NDArray[Any]:
-    """Return float16 features [regions, F] of a scene, one region per object; noise by `seed`."""
+    """Return float16 features [regions, F] of a scene, one region per object, with seeded noise."""
     sums = numpy.zeros((len(scene), SIZE), numpy.float32)
     start = 0
     for attribute, values in enumerate(_ATTRIBUTES):
@@ -151,7 +151,7 @@ def features(scene: Scene, codes: NDArray[numpy.float32], seed: int) -> NDArray[
 
 
 def toy_pictures(train: int, seed: int = 1, held_out: int = _HELD_OUT) -> dict[str, list[Picture]]:
-    """Return the pictures of "train", "valid" and "test"; no scene comes twice.
+    """Return the pictures of "train", "valid" and "test"; no scene occurs twice.
 
     Raises ConfigError if `train` is not positive.
     """
@@ -160,7 +160,7 @@ def toy_pictures(train: int, seed: int = 1, held_out: int = _HELD_OUT) -> dict[s
     dice, codes = Random(seed), code_matrix(seed)
     seen: set[frozenset[SceneObject]] = set()
     splits: dict[str, list[Picture]] = {"train": [], "valid": [], "test": []}
-    # Drawn before train, valid and test do not depend on its size.
+    # Valid and test are drawn first, so that they do not depend on the size of train.
     for split, count in (("valid", held_out), ("test", held_out), ("train", train)):
         while len(splits[split]) < count:
             scene = draw_scene(dice)

@@ -1,4 +1,4 @@
-"""From a row of grid cells to one vector per target position (section 3.2.5).
+"""Aggregation of a row of grid cells into one vector per target position (section 3.2.5).
 
 Each aggregator maps cells [..., S, D] and `is_source` [..., S] (True on real source tokens; None
 when all are) to [..., output_size]; padded columns never count. `weights` gives the by-product
@@ -18,7 +18,7 @@ from nmtgrid.layers.kernels.linear import Projection
 Aggregation = Literal["max", "average", "attention", "gated-max", "max-attention"]
 
 LOWEST = -1e30
-"""The score of what must not be seen: finite, so that softmax stays so."""
+"""The score of masked cells: finite, so that the softmax is finite too."""
 
 
 class _Pooling(nn.Module):
@@ -31,7 +31,7 @@ class MaxPooling(_Pooling):
     """Max over the source for each channel, Eq. (3.16)."""
 
     def transform(self, cells: Tensor) -> Tensor:
-        """Return the cells [..., S, D] that are pooled: as they are."""
+        """Return the cells [..., S, D] to be pooled, here unchanged."""
         return cells
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
@@ -40,7 +40,7 @@ class MaxPooling(_Pooling):
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return [..., S]: the share of channels that chose each source token, Eq. (3.23)."""
         winners = self._visible(cells, is_source).argmax(-2)
-        # In fp32, for bf16 counts whole numbers only up to 256 channels.
+        # In fp32, because bf16 represents all whole numbers only up to 256.
         votes = torch.zeros(cells.shape[:-1], device=cells.device)
         vote = torch.ones((), device=cells.device).expand(winners.shape)
         return votes.scatter_add(-1, winners, vote) / cells.shape[-1]
@@ -113,7 +113,7 @@ class _WeightedPooling(_Pooling):
         raise NotImplementedError
 
     def factors(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return the weights [..., S] that multiply the cells: those of the alignment."""
+        """Return the weights [..., S] that multiply the cells, here those of the alignment."""
         return self.weights(cells, is_source)
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
@@ -127,10 +127,10 @@ class _WeightedPooling(_Pooling):
 
 
 class AttentionPooling(_WeightedPooling):
-    """A softmax over the source weights the cells, Eq. (3.18) and (3.22).
+    """The sum of the cells weighted by a softmax over the source, Eq. (3.18) and (3.22).
 
-    Printed without a non-linearity between W_1 and w_2, which makes one vector of the two;
-    `activation="tanh"` puts one there.
+    As printed there is no non-linearity between W_1 and w_2, so that both amount to one vector;
+    `activation="tanh"` adds one.
     """
 
     def __init__(self, size: int, activation: Literal["none", "tanh"]) -> None:
@@ -146,7 +146,7 @@ class AttentionPooling(_WeightedPooling):
 
     def scores(self, cells: Tensor) -> Tensor:
         """Return [..., S], in fp32 at least: the scores before the softmax."""
-        # `map` is the name in the state dict of published models: it stays.
+        # The name `map` is that in the state dicts of published models.
         hidden: Tensor = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
@@ -154,7 +154,7 @@ class AttentionPooling(_WeightedPooling):
 
 
 class ScaledAttentionPooling(_WeightedPooling):
-    """A softmax over the source weights the cells, times sqrt(|s|): CoNLL Eq. (8)-(9).
+    """The softmax-weighted sum of the cells times sqrt(|s|): CoNLL Eq. (8)-(9).
 
     Departs: Eq. (8) adds a bias b to all scores. It is omitted, because the softmax cancels it.
     """
@@ -246,7 +246,7 @@ def scaled_aggregator(kind: Aggregation, size: int) -> Aggregator:
 
 
 def widened(values: Tensor) -> Tensor:
-    """Return `values` in fp32 at least: in bf16 long sums, as those of a softmax, lose too much."""
+    """Return `values` in fp32 at least: long sums, as in a softmax, are too inexact in bf16."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

@@ -56,7 +56,7 @@ class DepthwiseConvolution(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the live taps uniformly with variance 1 / (number of live taps)."""
-        # Dead taps are zero and have no gradient, so optimisers leave them; Eq. (3.2) masks them.
+        # The taps masked by Eq. (3.2) are zero and get no gradient, so they remain zero.
         bound = (3.0 / (self.live_rows * self.live_columns)) ** 0.5
         with torch.no_grad():
             self.weight.zero_()
@@ -64,7 +64,7 @@ class DepthwiseConvolution(nn.Module):
 
     @property
     def masked_taps(self) -> int:
-        """Numbers of the parameter that are zero and never read."""
+        """Number of entries of the parameter that are zero and never read."""
         return self.weight.numel() - self.weight[: self.live_rows, : self.live_columns].numel()
 
     def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
@@ -78,7 +78,7 @@ class DepthwiseConvolution(nn.Module):
     def newest_row(self, window: Tensor, prepared: Tensor, order: Tensor | None = None) -> Tensor:
         """Return [R, S, D] for a window [R, live_rows, S, D] of the last rows.
 
-        They are older first, or in the `order` of a ring: each one's row of taps.
+        Rows are oldest first, or those of a ring; `order` then has the row of taps of each.
         """
         return grid_convolution_step(window, prepared, order, source_causal=self.source_causal)
 
@@ -98,7 +98,7 @@ class FullConvolution(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the live taps for inputs after a rectifier: variance 2 / (number of inputs)."""
-        # He initialisation counts the live taps alone: the masked ones add no variance.
+        # He initialisation counts only the live taps: the masked ones add no variance.
         inputs = self.weight.shape[1] * self.live_rows * self.weight.shape[3]
         with torch.no_grad():
             self.weight.zero_()
@@ -106,7 +106,7 @@ class FullConvolution(nn.Module):
 
     @property
     def masked_taps(self) -> int:
-        """Numbers of the parameter that are zero and never read."""
+        """Number of entries of the parameter that are zero and never read."""
         return self.weight.numel() - self.weight[:, :, : self.live_rows].numel()
 
     def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
@@ -157,7 +157,7 @@ class AllRows:
 
 
 class RowCache:
-    """The last rows that one convolution has seen: buffer [R, capacity, S, D], rows first.
+    """The last input rows of one convolution: a buffer [R, capacity, S, D].
 
     New rows are written in place after the old ones; when the buffer is full, the rows still
     needed move to its front.
@@ -177,7 +177,7 @@ class RowCache:
         return cls(buffer, span - 1, span)
 
     def push(self, row: Tensor) -> Tensor:
-        """Append `row` [R, S, D] and return the last `span` rows [R, span, S, D], older first."""
+        """Append `row` [R, S, D] and return the last `span` rows [R, span, S, D], oldest first."""
         keep = self.span - 1
         if self.filled == self.buffer.shape[1]:
             self.buffer[:, :keep] = self.buffer[:, self.filled - keep : self.filled].clone()
@@ -188,7 +188,7 @@ class RowCache:
 
     def take_rows(self, rows: Tensor) -> RowCache:
         """Return the cache of `rows`, copying only what a later step will read."""
-        # A beam takes rows at each step, and most of the buffer is dead by then.
+        # A beam takes rows at each step, when most of the buffer is no longer needed.
         keep = self.span - 1
         count, capacity = rows.shape[0], self.buffer.shape[1]
         buffer = self.buffer.new_empty(count, capacity, *self.buffer.shape[2:])
@@ -198,7 +198,7 @@ class RowCache:
 
 
 class RingCache:
-    """The last rows that one convolution has seen, in a ring [R, span, S, D] that never moves.
+    """The last input rows of one convolution, in a ring [R, span, S, D] that never moves.
 
     The static form of `RowCache`: rows stay where they were written, and the taps are rotated.
     """
@@ -208,15 +208,15 @@ class RingCache:
 
     @classmethod
     def of(cls, cache: RowCache, position: StaticPosition) -> RingCache:
-        """Return the rows of `cache`, the next of which is that of `position`."""
+        """Return a ring of the rows of `cache`; the next row is that of `position`."""
         keep = cache.span - 1
-        # Row p of the target stands in slot p mod span; the slot of the next row is still free.
+        # Row p of the target is in slot p mod span; the slot of the next row is still free.
         rows = F.pad(cache.buffer[:, cache.filled - keep : cache.filled], (0, 0, 0, 0, 0, 1))
         rows = rows.roll((position.position - keep) % cache.span, 1)
         return cls(rows, position.ring(cache.span))
 
     def push(self, row: Tensor) -> Tensor:
-        """Write `row` [R, S, D] over the oldest and return all [R, span, S, D], as they lie."""
+        """Overwrite the oldest row with `row` [R, S, D]; return the ring [R, span, S, D]."""
         self.buffer.index_copy_(1, self.ring.slot, row[:, None])
         return self.buffer
 
@@ -228,10 +228,10 @@ class RingCache:
 
 
 class CellCache:
-    """The inputs of one convolution in a stream: [R, T, S, D], of which the last `keep` rows stay.
+    """The inputs of one convolution in a stream: the last `keep` rows (None: all) of [R, T, S, D].
 
     The buffer has zero cells above and to the left of the grid, which the filters read there, and
-    grows by doubling in both directions; `keep` None keeps all rows.
+    grows by doubling in both directions.
     """
 
     def __init__(self, layer: StepConvolution, keep: int | None) -> None:
@@ -267,7 +267,7 @@ class CellCache:
         return taken
 
     def _with_room(self, like: Tensor, rows: int) -> Tensor:
-        """Return the buffer with room for `rows` rows and the columns, zero where not written."""
+        """Return the buffer with room for `rows` rows and all columns; unwritten cells are zero."""
 
         def rounded_up(count: int) -> int:
             return max(16, 1 << (2 * count - 1).bit_length())
@@ -278,7 +278,7 @@ class CellCache:
             )
         height, width = self.buffer.shape[1:3]
         if rows > height and self.keep is not None and self.keep + self.above <= height // 2:
-            # Rows beyond what any cell can see are dropped, so long streams stay small.
+            # Rows that no cell can see any more are dropped, so that long streams stay small.
             alive = self.keep + self.above
             self.buffer[:, :alive] = self.buffer[:, self.rows - alive : self.rows].clone()
             self.rows, rows = alive, alive + 1
@@ -300,7 +300,7 @@ class StepWeights:
     """Weights in the form used by steps, prepared once and shared by all rows."""
 
     # Otherwise each step would cast and transpose every weight again: benchmarks/kernels.py times
-    # a step with a prepared weight. Keyed by identity: the model outlives the state that has this.
+    # a step with a prepared weight. Keyed by identity: the model outlives the state with this.
 
     def __init__(self) -> None:
         self._prepared: dict[int, Any] = {}
@@ -309,7 +309,7 @@ class StepWeights:
         return self.once(layer, lambda: layer.prepare(dtype))
 
     def once(self, owner: object, prepare: Callable[[], Prepared]) -> Prepared:
-        """Return the result of `prepare` for `owner`, which must live on, computed only once."""
+        """Return the result of `prepare`, computed once for each `owner`, which must live on."""
         key = id(owner)
         if key not in self._prepared:
             self._prepared[key] = prepare()
@@ -329,7 +329,7 @@ class OneRow:
     ) -> None:
         """`is_source` [R, S, 1] is False on padded columns; None when there is no padding.
 
-        `new_cache` makes a layer's cache; None: a `RowCache`.
+        `new_cache` creates the cache of a layer (None: a `RowCache`).
         """
         self.caches, self.weights = caches, weights
         self._is_source, self._new_cache = is_source, new_cache
@@ -337,11 +337,11 @@ class OneRow:
 
     def convolve(self, layer: StepConvolution, features: Tensor) -> Tensor:
         """Return [R, S, D'] for the newest row."""
-        # The filters of real columns must read zeros on padding, as a sentence alone would.
+        # The filters of real columns must read zeros on padding, as without a batch.
         if self._is_source is not None:
             features = features * self._is_source.to(features.dtype)
-        # A network calls its convolutions in the same order at each step: the first one makes the
-        # caches, and later ones find theirs by counting.
+        # A network calls its convolutions in the same order at each step: the first step creates
+        # the caches, and later steps find them by counting.
         if self._next == len(self.caches):
             make = self._new_cache
             empty = RowCache.empty(features, layer.live_rows) if make is None else make(layer)
@@ -349,7 +349,7 @@ class OneRow:
         cache = self.caches[self._next]
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
-        # In a ring rows stay where they were written, so it is the taps that rotate.
+        # In a ring the rows stay where they were written, and the taps rotate instead.
         order = cache.ring.taps if isinstance(cache, RingCache) else None
         return layer.newest_row(window, taps, order)
 

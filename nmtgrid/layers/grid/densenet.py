@@ -1,6 +1,6 @@
 """The densely connected grid network of the CoNLL paper (Huang et al., 2017, masked).
 
-Each layer reads the features of all earlier ones side by side and appends g more. As published, a
+Each layer reads the concatenated features of all earlier ones and appends g more. As published, a
 layer is batch norm, ReLU, 1 x 1 projection to 4 g features, batch norm, ReLU, masked convolution to
 g features, dropout. The convolution itself is left to `Cells` (layers/grid/convolution.py), so that
 training and decoding share one network. Used by models/pervasive/densenet.py.
@@ -56,22 +56,22 @@ class DensePlan:
 
     @property
     def output_size(self) -> int:
-        """Features of the network's output."""
+        """Number of features of the network's output."""
         return self.grown_size // 2 if self.halve_output else self.grown_size
 
 
 class FeatureList:
-    """Features [..., g] of each layer in a list: for decoding and other norms than batch norm."""
+    """Features [..., g] of each layer in a list: for decoding, and norms other than batch norm."""
 
     def __init__(self, parts: Sequence[Tensor] = ()) -> None:
         self.parts = [*parts]
 
     def append(self, part: Tensor) -> None:
-        """Put `part` beside the features before."""
+        """Append `part` to the features."""
         self.parts.append(part)
 
     def snapshot(self) -> FeatureList:
-        """Return the features so far, whatever is appended later."""
+        """Return the features so far, without those appended later."""
         return FeatureList(self.parts)
 
     def narrow(self, norm: nn.Module, linear: nn.Linear, *, last: bool = False) -> Tensor:
@@ -80,7 +80,7 @@ class FeatureList:
         return narrowed
 
     def whole(self) -> Tensor:
-        """Return all features [..., f], in memory of their own."""
+        """Return all features [..., f], copied into one tensor."""
         return torch.cat(self.parts, -1)
 
 
@@ -93,7 +93,7 @@ class FeatureMatrix(DensePrefix):
 
 
 class DenseLayer(nn.Module):
-    """From the features of all earlier layers to g more."""
+    """Maps the features of all earlier layers to g more."""
 
     def __init__(self, input_size: int, plan: DensePlan) -> None:
         super().__init__()
@@ -108,21 +108,21 @@ class DenseLayer(nn.Module):
         self.gates, self.dropout_rate = plan.gates, plan.dropout
 
     def forward(self, features: FeatureList | FeatureMatrix, cells: Cells) -> Tensor:
-        """Return [..., g]; with batch norm they are standardised, for all layers that follow."""
+        """Return [..., g]; with batch norm they are already standardised for all later layers."""
         narrowed = features.narrow(self.first_norm, self.narrow)
         if self.gates == "both":
             narrowed = nn.functional.glu(narrowed, -1)
         grown = cells.convolve(self.convolution, torch.relu_(self.second_norm(narrowed)))
         if self.gates != "none":
             grown = nn.functional.glu(grown, -1)
-        # Standardised once here and not in each layer that reads them: the statistics are the same.
+        # Standardised only here, not in each layer that reads them: the statistics are the same.
         grown = dropout(grown, self.dropout_rate, self.training)
         standard: Tensor = self.statistics(grown)
         return standard
 
     @torch.no_grad()
     def fold(self, dtype: torch.dtype) -> tuple[FoldedProjection, FoldedConvolution]:
-        """Return the layer with its running statistics in its weights, for batch norm."""
+        """Return the layer with the running statistics of batch norm folded into its weights."""
         first, second, statistics = self.first_norm, self.second_norm, self.statistics
         assert isinstance(first, Affine) and isinstance(second, BatchNorm)
         assert isinstance(statistics, BatchStatistics)
@@ -140,7 +140,7 @@ class DenseConvolutionalNetwork(nn.Module):
 
     Departs: The text mentions neither the final normalisation and ReLU nor that the output is
     halved. With both, and with the halved input of the revised version, the parameter counts agree
-    with tables 1 and 2 to 0.3 % (to 0.9 % for attention alone), for the printed vocabulary sizes.
+    with tables 1 and 2 to 0.3 % (to 0.9 % for attention only), for the printed vocabulary sizes.
     """
 
     def __init__(self, plan: DensePlan) -> None:
@@ -148,7 +148,7 @@ class DenseConvolutionalNetwork(nn.Module):
         self.plan = plan
         widths = [plan.input_size + n * plan.growth for n in range(plan.depth)]
         self.layers = nn.ModuleList(DenseLayer(width, plan) for width in widths)
-        # Every layer normalises the same features: their statistics are taken once.
+        # Every layer normalises the same features: their statistics are computed once.
         self.statistics = _statistics(plan, plan.input_size)
         self.halving_norm = self.halve = None
         if plan.halve_output:
@@ -168,7 +168,7 @@ class DenseConvolutionalNetwork(nn.Module):
             return folded.newest_row(features, cells)
         features = self.statistics(features)
         parts: FeatureList | FeatureMatrix = FeatureList()
-        # The matrix saves memory in training; a decoding row under other norms has no need of it.
+        # The matrix saves memory in training; decoding rows and other norms do not need it.
         if is_batch and features.dim() == 2:
             parts = FeatureMatrix(features, self.plan.grown_size)
         parts.append(features)
@@ -186,8 +186,8 @@ class DenseConvolutionalNetwork(nn.Module):
     ) -> Tensor:
         grown: Tensor
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
-            # Of the arguments only tensors tell the device whose random state dropout needs again.
-            # The running statistics have moved in the forward pass and must not move twice.
+            # The parameter shows `checkpoint` the device whose random state dropout needs again.
+            # The running statistics were updated in the forward pass and must not be again.
             grown = checkpoint(
                 lambda _, *inputs: layer(*inputs), next(layer.parameters()), features, cells,
                 use_reentrant=False,
@@ -229,9 +229,9 @@ class FoldedProjection:
 class FoldedNetwork:
     """A dense network with batch norm, for one row of cells [R, S, f_0] at a time.
 
-    `first` standardises the initial grid; `last` is the last norm where no projection has it. With
-    the norms folded into weights a step has one product and one convolution per layer: see
-    `pervasive-densenet` under decoding in benchmarks/results/cpu-1-thread.md.
+    `first` standardises the initial grid; `last` is the final norm, unless it is folded into
+    `halve`. With the norms folded into weights a step has one product and one convolution per
+    layer: see `pervasive-densenet` under decoding in benchmarks/results/cpu-1-thread.md.
     """
 
     first: tuple[Tensor, Tensor]
@@ -242,7 +242,7 @@ class FoldedNetwork:
 
     @classmethod
     def of(cls, network: DenseConvolutionalNetwork, dtype: torch.dtype) -> FoldedNetwork:
-        """Return `network` with its running statistics in its weights."""
+        """Return `network` with its running statistics folded into its weights."""
         final, halve, last = network.final_norm, None, None
         assert isinstance(network.statistics, BatchStatistics)
         scale, shift = standardisation(network.statistics)
@@ -276,7 +276,7 @@ class FoldedNetwork:
 
 @torch.no_grad()
 def standardisation(statistics: BatchStatistics) -> tuple[Tensor, Tensor]:
-    """Return scale and shift [C] that standardise by the running statistics."""
+    """Return scale and shift [C] that standardise with the running statistics."""
     scale = (statistics.running_var + EPSILON).rsqrt()
     return scale, -statistics.running_mean * scale
 
@@ -294,7 +294,7 @@ def _norm(plan: DensePlan, size: int, batch_norm: type[Affine | BatchNorm]) -> n
 
 
 def _projection(input_size: int, output_size: int, plan: DensePlan) -> nn.Linear:
-    """Return a 1 x 1 projection of rectified features; a norm after it makes a bias idle."""
+    """Return a 1 x 1 projection of rectified features, without a bias if a norm follows."""
     layer = nn.Linear(input_size, output_size, bias=plan.normalisation == "none")
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     if layer.bias is not None:

@@ -73,14 +73,14 @@ class FeedForward(nn.Module):
         self.narrow = Projection.xavier(plan.feed_forward_size, plan.size)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        """Return [..., D]; `cells` is there because all layers are called alike."""
+        """Return [..., D]; `cells` is unused, since all layers have the same signature."""
         return feed_forward(self.widen, self.narrow, features)
 
 
 class GridNetwork(nn.Module):
     """The 2N layers that alternate convolution and feed-forward; subclasses connect them.
 
-    What is here is the plain chain, h_n = s (h_{n-1} + F_n(h_{n-1})); the last h is the output.
+    This class is the plain chain, h_n = s (h_{n-1} + F_n(h_{n-1})); the last h is the output.
     """
 
     residual_scale = 1.0
@@ -93,13 +93,12 @@ class GridNetwork(nn.Module):
         for _ in range(plan.depth):
             self.layers.append(SeparableConvolution(plan.size, plan.size, plan))
             self.layers.append(FeedForward(plan))
-        # H^0 and each layer's state pass here, so that hooks can watch them (`points`).
+        # H^0 and each layer's state pass through these, for hooks (`points`).
         self.states = nn.ModuleList(nn.Identity() for _ in range(len(self.layers) + 1))
 
     def checkpointed(self, method: Callable[..., Output], *inputs: Any) -> Output:
         """Return `method(*inputs)`, recomputed in the backward pass if the plan says so."""
-        # A method and not a closure, so that what is recomputed later cannot have picked up another
-        # layer from a loop.
+        # A method, not a closure: in a loop, a closure could recompute another layer later.
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
             output: Output = checkpoint(method, *inputs, use_reentrant=False)
             return output
@@ -109,17 +108,17 @@ class GridNetwork(nn.Module):
         return self.sums(features, cells, len(self.layers))[-1]
 
     def sums(self, features: Tensor, cells: Cells, every: int) -> list[Tensor]:
-        """Return H^0 and h_n of every so many layers."""
+        """Return H^0 and the h_n of every `every`-th layer."""
         features = self.states[0](features)
         branches: tuple[Tensor, ...] = (features, features)
         terms = [features]
         for n, state in enumerate(self.states[1:]):
             is_term = (n + 1) % every == 0
-            # The next layer and the next sum read it, and the caller. On a GPU each reader gets its
-            # own output, so that one kernel adds their gradients.
+            # The next layer and the next sum read the state, and perhaps the caller. On a GPU each
+            # reader gets its own output, so that one kernel adds their gradients.
             count = 2 * (n + 1 < len(self.layers)) + is_term
             if is_watched(state):
-                # As one tensor, of which a hook sees the whole gradient.
+                # As one tensor, so that a hook sees the whole gradient.
                 (features,) = self.checkpointed(self.branch, n, cells, 1, *branches[:2])
                 branches = (state(features),) * count
             else:
@@ -131,18 +130,18 @@ class GridNetwork(nn.Module):
     def branch(
         self, n: int, cells: Cells, count: int, for_layer: Tensor, for_sum: Tensor, /
     ) -> tuple[Tensor, ...]:
-        """Return h_n of layer `n` (from 0) for `count` readers, given h_{n-1} for two."""
+        """Return h_n of layer `n` (from 0) for `count` readers, given two copies of h_{n-1}."""
         change = self.layers[n](for_layer, cells)
         return residual_branches(
             for_sum, change, self.plan.dropout, self.residual_scale, self.training, count
         )
 
     def stages(self) -> list[nn.Module]:
-        """Return the parts whose outputs are H^0 and each layer's h_n, all of which are read."""
+        """Return the modules whose outputs are H^0 and each layer's h_n, all of which are used."""
         return list(self.states)
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return where activations can be watched, in order, named "3.change" for layer 3."""
+        """Return the probe points in order, with names such as "3.change" for layer 3."""
         points = {"0.state": ProbePoint(self.states[0])}
         for n, layer in enumerate(self.layers, 1):
             inner = layer.map if isinstance(layer, SeparableConvolution) else layer.widen
@@ -156,14 +155,13 @@ class GridNetwork(nn.Module):
 class ResidualNetwork(GridNetwork):
     """h_n = h_{n-1} + F_n(h_{n-1}); the last h is the output, Eq. (3.3).
 
-    Nothing scales the sums, so what the 2N layers add is drawn smaller by the square root of 2N:
-    the variance at the end is about that of the beginning, and the first loss log V.
+    The sums are not scaled, so the weights of the 2N layers are initialised smaller by the square
+    root of 2N: the output has about the variance of the input, and the initial loss is log V.
     """
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__(plan)
-        # The last weight of each layer carries the factor: biases are zero, so the change shrinks
-        # as a whole.
+        # Only the last weight of each layer is scaled: biases are zero, so the whole change is.
         with torch.no_grad():
             for layer in self.layers:
                 last = "narrow" if isinstance(layer, FeedForward) else "convolution"
@@ -208,15 +206,15 @@ class ResidualNormNetwork(GridNetwork):
 class ResidualCumulativeNetwork(GridNetwork):
     """h_n = sqrt(1/2) (h_{n-1} + F_n(h_{n-1})); the output accumulates the h's, Eq. (3.6)-(3.7).
 
-    `accumulate="layers"` sums all 2N+1 of them as printed, "blocks" H^0 and one per block as the
-    published checkpoint; the sum is divided by the square root of its number of terms as printed,
-    or by that number as the checkpoint does. It is kept in fp32.
+    `accumulate="layers"` sums all 2N+1 of them as printed, "blocks" H^0 and one per block as in
+    the published checkpoint; the sum is divided by the square root of its number of terms as
+    printed, or by that number as in the checkpoint. It is computed in fp32.
     """
 
     residual_scale = 0.5**0.5
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        # "blocks": after the feed-forward layer alone, which is every second one.
+        # "blocks": only after feed-forward layers, which are every second one.
         terms = self.sums(features, cells, 1 if self.plan.accumulate == "layers" else 2)
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
         return scaled_sum(terms, len(terms) ** -power)
@@ -240,11 +238,11 @@ class ResidualGatedNetwork(GridNetwork):
         self.snapshot_gates = nn.Parameter(torch.full((count + 1, plan.size), (count + 1) ** -0.5))
 
     def stages(self) -> list[nn.Module]:
-        """Return the parts whose outputs are H^0 .. H^2N: nothing reads the last h_n."""
+        """Return the modules whose outputs are H^0 .. H^2N: the last h_n is not used."""
         return [self.states[0], *self.layers]
 
     def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
-        """Return H^{n+1} of layer `n` (from 0), given h_n: the change alone."""
+        """Return H^{n+1} of layer `n` (from 0), given h_n: only the change."""
         return dropout(self.layers[n](before, cells), self.plan.dropout, self.training)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
@@ -261,8 +259,8 @@ class ResidualGatedNetwork(GridNetwork):
 class DenseLayer(nn.Module):
     """Norm, ReLU, linear layer to the bottleneck, norm, ReLU, separable convolution to g features.
 
-    Fig. 3.5. The convolution is depthwise separable as in the residual layers: with full filters
-    one layer alone would have more parameters than table 3.4 gives to four.
+    Fig. 3.5. The convolution is depthwise separable as in the residual layers: with full filters a
+    single layer would have more parameters than four layers in table 3.4.
     """
 
     def __init__(self, input_size: int, plan: NetworkPlan) -> None:
@@ -304,11 +302,11 @@ class DenseNetwork(GridNetwork):
         )
 
     def stages(self) -> list[nn.Module]:
-        """Return the parts whose outputs are H^0 and the features that each layer adds."""
+        """Return the modules whose outputs are H^0 and the features that each layer adds."""
         return [self.states[0], *self.layers]
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return where activations can be watched; a state is all that the next layer reads."""
+        """Return the probe points; a state is the whole input of the next layer."""
         points = {"0.state": ProbePoint(self.states[0])}
         readers = [*self.layers[1:], self.compress]
         for n, (layer, reader) in enumerate(zip(self.layers, readers, strict=True), 1):
@@ -327,7 +325,7 @@ class DenseNetwork(GridNetwork):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         parts = [self.states[0](features)]
-        # All parts go in as inputs: a checkpoint saves these, not the concatenation.
+        # All parts are passed as inputs: a checkpoint saves these, not the concatenation.
         for n in range(len(self.layers)):
             parts.append(self.checkpointed(self.connect, n, cells, *parts))
         compressed: Tensor = self.compress(torch.cat(parts, -1))

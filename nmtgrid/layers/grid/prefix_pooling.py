@@ -1,11 +1,11 @@
 """Aggregates over every prefix of the source, for simultaneous models (section 4.2.3).
 
-An aggregator (layers/grid/aggregation.py) makes one vector of a row of cells; its prefix form
-makes one for each cell: the aggregate of that cell and all to its left, Eq. (4.21)-(4.23), so that
-a prediction anywhere costs one look-up. Prefix forms go down the rows too, for the areas of
-fig. 4.4c. An area's aggregate is kept as a partial result, a tuple of tensors that two areas
-combine, however they were cut. Nothing is larger than the grid for each feature: attention has
-S x S weights.
+An aggregator (layers/grid/aggregation.py) computes one vector for a row of cells; its prefix form
+computes one for each cell: the aggregate of that cell and all to its left, Eq. (4.21)-(4.23), so
+that a prediction at any cell costs one look-up. Prefix forms also scan down the rows, for the areas
+of fig. 4.4c. The aggregate of an area is kept as a partial result, a tuple of tensors that can be
+combined with that of any other area. Besides tensors of the size of the grid there are only the
+S x S weights of attention.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nmtgrid.layers.grid.aggregation import (
 from nmtgrid.layers.kernels.linear import apply
 
 Partial = tuple[Tensor, ...]
-"""The partial aggregate of an area of cells: tensors [..., D] or, of attention, [...] too."""
+"""The partial aggregate of an area of cells: tensors [..., D] and, for attention, [...]."""
 
 
 class PrefixMax:
@@ -78,10 +78,10 @@ class PrefixSum:
 
 
 class PrefixAttention:
-    """A softmax over the cells so far weights them, Eq. (4.23).
+    """The sum of the cells so far weighted by a softmax over them, Eq. (4.23).
 
-    A partial is the weighted sum and the logarithm of the sum of exponentials, which is the score
-    of the area as a whole: areas are weighted by it as cells are by their scores.
+    A partial is the weighted sum and the log-sum-exp of the scores, which is the score of the whole
+    area: areas are weighted by it as cells are by their scores.
     """
 
     def __init__(self, scores: Callable[[Tensor], Tensor]) -> None:
@@ -106,7 +106,7 @@ class PrefixAttention:
 
 
 class PrefixMaxAndAttention:
-    """The prefix max beside the prefix attention: the max is the first tensor of a partial."""
+    """Prefix max and prefix attention, concatenated; the max is the first tensor of a partial."""
 
     def __init__(self, aggregator: MaxAndAttention, attention: AttentionPooling) -> None:
         self.pool = PrefixMax(aggregator.pool.transform)
@@ -159,7 +159,7 @@ def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
 
 
 def prefix_max(values: Tensor, dim: int) -> Tensor:
-    """Return the maximum of all values so far along `dim`; the first of equals wins."""
+    """Return the maximum of all values so far along `dim`; the first of ties gets the gradient."""
     return apply(_PrefixMax, values, dim)
 
 

@@ -1,8 +1,8 @@
-"""Decoding state of a grid network, and its three runs: a whole batch, a new row, a new column.
+"""Decoding state of a grid network, which runs on a whole batch, a new row or a new column.
 
-Rows [B, T, D] of the target and columns [B, S, D] of the source meet in cells. `run_grid` is
-teacher forcing; a `GridState` grows by a row for each written token (fig. 3.7) and, in streams, by
-a column for each source token that arrives. Used by models/pervasive.
+Rows [B, T, D] of the target and columns [B, S, D] of the source are combined into cells. `run_grid`
+is teacher forcing; a `GridState` grows by a row for each written token (fig. 3.7) and, in streams,
+by a column for each source token that arrives. Used by models/pervasive.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class GridState:
     the partial aggregate of all rows for each column, if predictions use it. While the source still
     arrives, `rows` [R, h, D] are the last ones, of which a cell sees `span` (None: all).
 
-    logits [R, S] of reading belong to the row last considered; `considered` [R, S, D] are that
-    row's features while no prediction has been made of them, or none that counts, and `partial` the
-    aggregates of its prefixes; `reader` is the state of a reader with a grid of its own.
+    `logits` [R, S] of READ belong to the row last considered; `considered` [R, S, D] are the
+    features of that row as long as no final prediction has been made from them, and `partial` the
+    aggregates of its prefixes; `reader` is the state of a reader with its own grid.
     """
 
     columns: Tensor
@@ -61,13 +61,13 @@ class GridState:
     @classmethod
     def begin(cls, columns: Tensor, lengths: Tensor) -> GridState:
         """Return the state before the first row, for columns [R, S, D] of these lengths [R]."""
-        # Without padding no step has to mask: decided once, as looking may wait for the device.
+        # Without padding no step has to mask. Checked only once, since this may synchronise.
         size = columns.shape[1]
         padded = bool(size) and min(host_values(lengths)) < size
         return cls(columns, is_token(lengths, size) if padded else None, (), StepWeights(), 0)
 
     def streaming(self, span: int | None) -> GridState:
-        """Return this state, of no columns yet, for a stream whose cells see `span` rows."""
+        """Return this state, without columns yet, for a stream whose cells see `span` rows."""
         is_source = self.columns.new_zeros(self.columns.shape[:2], dtype=torch.bool)
         return dataclasses.replace(self, is_source=is_source, rows=self.columns, span=span)
 
@@ -80,13 +80,13 @@ class GridState:
             is_source = None if is_source is None else is_source[..., None]
             cells = OneRow(caches, self.weights, is_source)
         else:
-            # Filters look to the left, so in a stream no real column reads the padding after it.
+            # Filters reach only to the left, so in a stream no real column reads padding after it.
             cells = OneRow(caches, self.weights, None, lambda layer: CellCache(layer, self.span))
             # A later column is computed for the last `span` rows: no cell reaches further up.
             rows = torch.cat([rows, row], 1)
             rows = rows if self.span is None else rows[:, -self.span :]
         features = network(join(row, self.columns), cells)
-        # A static position is moved by search/cuda_graphs.py, outside the recorded step.
+        # A static position is advanced by search/cuda_graphs.py, outside the recorded step.
         position = self.position + 1 if isinstance(self.position, int) else self.position
         state = dataclasses.replace(self, caches=tuple(caches), position=position, rows=rows)
         return features, state
@@ -94,10 +94,10 @@ class GridState:
     def add_column(
         self, network: nn.Module, column: Tensor, is_source: Tensor
     ) -> tuple[Tensor | None, GridState]:
-        """Return a new column's [R, 1, D] features [R, h, D] in the last rows, and the state.
+        """Return the features [R, h, D] of a new `column` [R, 1, D] in the last rows, and a state.
 
-        Only those of the last row are exact, for those above it see rows that have been dropped;
-        without rows there are none. is_source [R] is False where a row has no such column.
+        Only the features of the last row are exact, since the rows above it would read dropped
+        rows; without rows they are None. is_source [R] is False for rows without such a column.
         """
         if self.rows is None or self.is_source is None:
             raise ValueError("a stream begins with a source of no columns")
@@ -112,9 +112,9 @@ class GridState:
     def to_static(self, position: StaticPosition, rows: Tensor, width: int) -> GridState | None:
         """Return the static form (layers/static_cache.py) of `rows` [R], each for itself.
 
-        None before the first row, in streams and where more than the caches grows.
+        None before the first row, in streams, and if more than the caches grows.
         """
-        # These are tensors that change their shape or start as None: no recording could hold them.
+        # Tensors that change their shape or start as None cannot be part of a recording.
         growing = self.above, self.rows, self.considered
         grows = any(value is not None for value in growing)
         if not isinstance(self.position, int) or not self.caches or grows:
@@ -139,7 +139,7 @@ def run_grid(
     source_lengths: Tensor,
     join: Join = torch.add,
 ) -> tuple[Tensor, GridLayout]:
-    """Return the network's output on the valid cells [cells, D] and where they lie."""
+    """Return the network's output on the valid cells [cells, D] and their layout."""
     # Position-wise layers run on valid cells only: `gain of valid cells` under twins in
     # benchmarks/results/cpu-1-thread.md says what padding would cost.
     layout = GridLayout.make(target_lengths, source_lengths)

@@ -1,1 +1,1 @@
-"""Kernels: operations with backward passes of their own; benchmarks/kernels.py measures most."""
+"""Kernels: operations with their own backward passes; benchmarks/kernels.py measures most."""

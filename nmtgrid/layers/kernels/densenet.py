@@ -1,15 +1,16 @@
 """Kernels of the dense network: its masked convolution, and the first half of a dense layer.
 
-The first half is scale, shift, ReLU and 1 x 1 projection of all earlier features, which stand side
-by side in memory, [M, f_L]. Used by grid/densenet.py; `pervasive-densenet` under training in
+The first half is scale, shift, ReLU and 1 x 1 projection of all earlier features, which are columns
+of one matrix [M, f_L]. Used by grid/densenet.py; `pervasive-densenet` under training in
 benchmarks/results/cpu-1-thread.md gives time and peak memory.
 """
 
-# Kept as separate tensors the features would be copied together for every layer, and autograd would
-# keep every copy for the backward pass: memory quadratic in the depth. Here nothing is kept but the
-# features themselves, the rectified ones are computed again in the backward pass, and all layers
-# add to one gradient. A layer's gradient is complete when the layers after it are done, so the
-# layers form a chain: each one takes the features appended last, and gives them their share.
+# As separate tensors the features would be concatenated for every layer, and autograd would save
+# every copy for the backward pass: memory quadratic in the depth. Here only the features themselves
+# are saved, the rectified ones are recomputed in the backward pass, and all layers add to one
+# gradient. A layer's gradient is complete when the layers after it are done, so the layers form a
+# chain for autograd: the input of each one is the features appended last, and its backward pass
+# returns their share of the gradient.
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from nmtgrid.layers.kernels.linear import apply, close_where_zero, product
 
 
 def live_dense_taps(weight: Tensor) -> Tensor:
-    """Return the view [D', D, floor(k/2)+1, k] that is ever read.
+    """Return the view [D', D, floor(k/2)+1, k] of the live taps, the only ones that are read.
 
     Raises: ValueError for an even kernel size.
     """
@@ -40,8 +41,8 @@ def live_dense_taps(weight: Tensor) -> Tensor:
 def dense_grid_convolution(x: Tensor, weight: Tensor, layout: GridLayout) -> Tensor:
     """Convolve flat grids x [M, D] with weight [D', D, k, k], returning [M, D'] in x's dtype.
 
-    Padding reads as zero. The weight may be float32 beside a bfloat16 x; its gradient comes in
-    its own dtype, zero on dead taps. Raises: ValueError for an even kernel size.
+    Padding reads as zero. The weight may be float32 with a bfloat16 x; its gradient has its own
+    dtype and is zero on dead taps. Raises: ValueError for an even kernel size.
     """
     taps = live_dense_taps(weight).to(x.dtype)
     return apply(_Convolution, x, taps, layout)
@@ -57,8 +58,8 @@ def dense_grid_convolution_step(
 ) -> Tensor:
     """Return the newest row [R, S, D'] of the convolution of a window [R, rows, S, D].
 
-    window: the last floor(k/2) + 1 rows, older first, zero above the top and on padding;
-    prepared: what `prepare_dense_step_weight` returned, in the window's dtype.
+    window: the last floor(k/2) + 1 rows, oldest first, zero above the top and on padding;
+    prepared: the result of `prepare_dense_step_weight`, in the window's dtype.
     """
     with torch.autocast(window.device.type, enabled=False):
         return _convolve(window, prepared, bias)[:, 0]
@@ -76,7 +77,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        # The padded grids are made again: kept, they would double the memory of ragged batches.
+        # The padded grids are built again: saved, they would double the memory of ragged batches.
         x, taps = ctx.saved_tensors
         above, layout = taps.shape[2] - 1, ctx.layout
         gradient = gradient.to(x.dtype)
@@ -118,13 +119,13 @@ def _weight_gradient(grid: Tensor, gradient: Tensor, taps: Tensor) -> Tensor:
 
 
 def _channels_last(taps: Tensor) -> Tensor:
-    # The grids are channels-last already; another format of the taps would have both copied.
+    # The grids are channels-last already; with taps in another format both would be copied.
     return taps.contiguous(memory_format=torch.channels_last)
 
 
 @dataclasses.dataclass(eq=False)
 class _Store:
-    """All features [M, f_L], the column after each layer's, and the gradient of a pass."""
+    """All features [M, f_L], the end column of each part, and the gradient of a backward pass."""
 
     features: Tensor
     ends: list[int]
@@ -134,13 +135,13 @@ class _Store:
         return self.features[:, : self.ends[count]].contiguous()
 
     def share(self, count: int) -> Tensor:
-        """Return the gradient of part `count`, when all layers that read it have added to it."""
+        """Return the gradient of part `count`, once all layers that read it have added to it."""
         assert self.gradient is not None
         return self.gradient[:, self.ends[count - 1] : self.ends[count]].contiguous()
 
 
 class DensePrefix:
-    """A matrix of features [M, f_L], filled from the left: `append` in order, `project` the rest.
+    """A matrix of features [M, f_L]: `append` fills it from the left, `project` reads it so far.
 
     It serves one forward pass; its backward pass may run more than once (`retain_graph`).
     """
@@ -151,14 +152,14 @@ class DensePrefix:
         self._last: Tensor | None = None
 
     def append(self, part: Tensor) -> None:
-        """Put features [M, g] beside those before."""
+        """Append features [M, g]."""
         ends = self._store.ends
         ends.append(ends[-1] + part.shape[1])
         self._store.features[:, ends[-2] : ends[-1]] = part.detach()
         self._last, self._count = part, self._count + 1
 
     def snapshot(self) -> Self:
-        """Return the features so far, whatever is appended later."""
+        """Return the features so far, without those appended later."""
         return copy.copy(self)
 
     def project(
@@ -166,8 +167,8 @@ class DensePrefix:
     ) -> Tensor:
         """Return relu(features * scale + shift) weight^T [M, D'] of all features so far.
 
-        weight [D', f] may be float32 beside bfloat16 features. `last` says that nothing else
-        will read the features.
+        weight [D', f] may be float32 with bfloat16 features. `last` says that nothing else will
+        read the features.
         """
         kind = self._store.features.dtype
         return apply(
@@ -202,13 +203,13 @@ class _Projection(torch.autograd.Function):
         store: _Store = ctx.store
         features = store.first(ctx.count)
         rectified = _rectified(features, scale, shift)
-        # Written over in place: this is the widest tensor of the layer.
+        # Overwritten in place below: this is the widest tensor of the layer.
         of_weight = product(gradient.t(), rectified.t())
         of_rectified = product(gradient, weight.t())
         close_where_zero(of_rectified, rectified)
         zeros, ones = torch.zeros_like(scale), torch.ones_like(scale)
-        # One pass for the gradients of scale, shift and input: batch norm of known moments, which
-        # the CUDA kernel takes as those of a batch too.
+        # One pass for the gradients of scale, shift and input: batch norm with known moments, also
+        # passed as those of the batch, for the CUDA kernel.
         of_features, of_scale, of_shift = torch.ops.aten.native_batch_norm_backward(
             of_rectified, features, scale, zeros, ones, zeros, ones, False, 0.0, [True, True, True]
         )
@@ -236,7 +237,7 @@ class _Whole(torch.autograd.Function):
 
 
 def _rectified(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    # Batch norm with moments of zero and one is the one kernel that scales and shifts columns in
+    # Batch norm with moments of zero and one is the only kernel that scales and shifts columns in
     # one pass.
     zeros, ones = torch.zeros_like(scale), torch.ones_like(scale)
     scaled, _, _ = torch.native_batch_norm(features, scale, shift, zeros, ones, False, 0.0, 0.0)

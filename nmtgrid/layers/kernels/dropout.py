@@ -1,11 +1,11 @@
-"""Dropout whose masks cost little on a CPU, alone and fused with a residual sum.
+"""Dropout whose masks cost little on a CPU, by itself and fused with a residual sum.
 
-torch's dropout draws one float for each element and takes longer than the matrix product beside
-it (benchmarks/kernels.py times the residual sum with it). Here one random byte decides for one
+torch's dropout draws one float per element and takes longer than the matrix product next to it
+(benchmarks/kernels.py times the residual sum with it). Here one random byte decides about one
 element, so on a CPU the rate is rounded to a multiple of 1/256, and is at least 1/256; elements
-that stay are scaled by exactly one over the kept share. All randomness comes from torch's default
-generator, one draw of 64 bits for eight elements, so a run resumes exactly. A GPU uses torch's own
-masks, and for the residual sum a kernel that stores none (dropout_triton.py).
+that are kept are scaled by exactly one over the kept share. All randomness comes from torch's
+default generator, one draw of 64 bits for eight elements, so a run resumes exactly. A GPU uses
+torch's own masks, and for the residual sum a kernel that stores none (dropout_triton.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
         # The compiler fuses all this with its neighbours.
         return (h + F.dropout(y, rate, rate > 0.0)) * scale
     if _has_kernel(h):
-        # Imported here: builds of torch for a CPU alone come without Triton.
+        # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
         return apply(TritonResidual, h, y, rate, scale)
@@ -59,9 +59,9 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
 def residual_branches(
     h: Tensor, y: Tensor, rate: float, scale: float, training: bool, count: int
 ) -> tuple[Tensor, ...]:
-    """Return `residual_dropout` of these `count` times (1 to 3), once for each reader.
+    """Return `count` (1 to 3) copies of the `residual_dropout` of these inputs, one per reader.
 
-    All share their memory. On a GPU their gradients are added by the kernel that needs the sum.
+    They share their memory. On a GPU the kernel that needs the sum of their gradients adds them.
     """
     if count > 1 and _has_kernel(h):
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
@@ -88,7 +88,7 @@ def draw_mask(like: Tensor, rate: float) -> Tensor:
     # One draw of 64 bits serves eight elements: drawing costs more than all that follows.
     words = torch.empty((like.numel() + 7) // 8, dtype=torch.int64)
     draws = words.random_(-(2**63), None).view(torch.uint8)[: like.numel()].view(like.shape)
-    # Writing the comparison in the dtype of use saves a conversion, which costs more than it.
+    # Writing the comparison in the final dtype saves a conversion, which costs more than it.
     mask = torch.empty(like.shape, dtype=like.dtype)
     return torch.ge(draws, _dropped_levels(rate), out=mask)
 
@@ -100,7 +100,7 @@ def _active_rate(rate: float, training: bool) -> float:
 
 
 def _dropped_levels(rate: float) -> int:
-    # Neither a rate above zero may drop nothing, nor one below one everything.
+    # A rate above zero must drop something, and a rate below one must not drop everything.
     return min(max(round(rate * LEVELS), 1), LEVELS - 1) if rate else 0
 
 
@@ -135,7 +135,7 @@ class _Residual(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         of_sum = gradient * ctx.scale if ctx.scale != 1.0 else gradient
-        # Unpacked once: with activation checkpointing a second time would recompute again.
+        # Unpacked only once: with activation checkpointing each access recomputes.
         saved = ctx.saved_tensors
         if not saved:
             return of_sum, of_sum, None, None
@@ -143,5 +143,5 @@ class _Residual(torch.autograd.Function):
 
 
 def _masked(x: Tensor, mask: Tensor, factor: float) -> Tensor:
-    # Adding to a single zero is torch's only way to two products in one pass.
+    # Adding to a single zero is torch's only way of computing two products in one pass.
     return torch.addcmul(x.new_zeros(()), x, mask, value=factor)

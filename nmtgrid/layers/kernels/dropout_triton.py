@@ -19,10 +19,10 @@ from torch.autograd.function import once_differentiable
 from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 BLOCK = 512
-"""Elements of a quarter of a program: a draw yields four numbers."""
+"""Elements in a quarter of a program: a draw yields four numbers."""
 
 
-# The numbers depend on a seed and the index of an element alone. The seed comes from torch's
+# The numbers depend only on a seed and the index of an element. The seed comes from torch's
 # default generator on the CPU, so nothing waits for the GPU, a run resumes exactly, and recomputed
 # activations have the same masks.
 @triton.jit
@@ -78,7 +78,7 @@ def _gradient_kernel(
 class TritonResidual(torch.autograd.Function):
     """(h + dropout(y)) * scale for h and y of one shape and dtype; see `residual_dropout`.
 
-    With `branches` (2 or 3) so many tensors that share their memory, each for another reader: the
+    With `branches` (2 or 3) it returns as many tensors that share their memory, one per reader; the
     backward pass adds their gradients.
     """
 
@@ -89,7 +89,7 @@ class TritonResidual(torch.autograd.Function):
         h, y = h.contiguous(), y.contiguous()
         ctx.rate, ctx.scale, ctx.seed = rate, scale, 0
         if rate:
-            # Of more than 32 bits: for smaller arguments Triton would compile the kernels again.
+            # More than 32 bits: for smaller arguments Triton would compile the kernels again.
             ctx.seed = int(torch.empty((), dtype=torch.int64).random_(2**32, 2**63 - 1))
         out = torch.empty_like(h)
         if out.numel():
@@ -100,7 +100,7 @@ class TritonResidual(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         first = gradients[0]
-        # A plain sum passes its gradient on as it is: no kernel, no copy.
+        # A plain sum passes on its gradient unchanged: no kernel, no copy.
         if not ctx.rate and ctx.scale == 1.0 and len(gradients) == 1:
             return first, first, None, None, None
         inputs = [gradient.contiguous() for gradient in gradients]

@@ -4,8 +4,8 @@ Used by layers/convolution.py for ConvS2S, section 2.6.2.
 """
 
 # The k neighbours of each position are copied side by side, [B L, k C], so that the convolution is
-# one product of matrices; the copies cost a tenth of it. `convs2s` under training in benchmarks/
-# results/cpu-1-thread.md is with this form.
+# one matrix product; the copies cost a tenth of its time. `convs2s` under training in benchmarks/
+# results/cpu-1-thread.md uses this form.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nmtgrid.layers.kernels.linear import apply, product
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Which positions a convolution reads: tap j of position l reads l - before + j.
+    """The positions that a convolution reads: tap j of position l reads l - before + j.
 
     `cut` has the indices in [B L k] of taps of real positions that would read padding (None: there
     are none). Positions outside a sentence count as zero.
@@ -36,12 +36,12 @@ class Window:
 
     @classmethod
     def causal(cls, kernel: int) -> Window:
-        """A position reads itself and the k - 1 before it."""
+        """Return the window in which a position reads itself and the k - 1 before it."""
         return cls(kernel, kernel - 1)
 
     @classmethod
     def centred(cls, kernel: int, is_token: Tensor) -> Window:
-        """A position reads as many on both sides; is_token [B, L] is False on padding."""
+        """Return the window with both sides of a position; is_token [B, L] is False on padding."""
         before = kernel // 2
         if is_true_everywhere(is_token):
             return cls(kernel, before)
@@ -66,8 +66,8 @@ def gated_convolution(
 ) -> Tensor:
     """Return a * sigmoid(b) where [a, b] = convolution(dropout(x)), Eq. (2.32)-(2.33) [B, L, C].
 
-    weight [2 C, k C'] holds the taps side by side, older first, for x [B, L, C'] and bias [2 C],
-    all of one type. With a `residual_scale` s the result is s (x + a * sigmoid(b)), Eq. (2.34).
+    weight [2 C, k C'] has the taps side by side, oldest first, for x [B, L, C'] and bias [2 C], all
+    of one type. With a `residual_scale` s the result is s (x + a * sigmoid(b)), Eq. (2.34).
     """
     rate = rate if training else 0.0
     return apply(_GatedConvolution, x, weight, bias, window, rate, residual_scale)
@@ -94,7 +94,7 @@ class _GatedConvolution(torch.autograd.Function):
         values = product(unfolded, weight, bias)
         ctx.save_for_backward(unfolded, values, weight, mask)
         ctx.window, ctx.shape, ctx.residual_scale = window, x.shape, residual_scale
-        # The unfolded input is saved, not x: of the two the backward pass needs it alone.
+        # The unfolded input is saved, not x: the backward pass needs only the former.
         gated = F.glu(values, -1).view(*x.shape[:-1], -1)
         return gated if residual_scale is None else gated.add_(x).mul_(residual_scale)
 
@@ -122,7 +122,7 @@ def _unfold(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:
     """Return [B L, k C]: the neighbours of each position in x (times `mask`), side by side."""
     count, size, channels = x.shape
     unfolded = x.new_empty(count, size, window.kernel, channels)
-    # Dropout is applied while the own position is written; the other taps copy from there.
+    # Dropout is applied when a position's own tap is written; the other taps copy from there.
     own = unfolded[:, :, window.before]
     if mask is None:
         own.copy_(x)
@@ -139,7 +139,7 @@ def _unfold(x: Tensor, mask: Tensor | None, window: Window) -> Tensor:
 
 
 def _fold(unfolded: Tensor, shape: torch.Size, window: Window) -> Tensor:
-    """Return [B, L, C]: the sum of each position's copies in `unfolded`, which is changed."""
+    """Return [B, L, C]: the sum of each position's copies in `unfolded`, which is overwritten."""
     count, size, channels = shape
     if window.cut is not None:
         unfolded.view(-1, channels).index_fill_(0, window.cut, 0)
@@ -153,7 +153,7 @@ def _fold(unfolded: Tensor, shape: torch.Size, window: Window) -> Tensor:
 
 
 def _spans(size: int, back: int) -> tuple[slice, slice, slice]:
-    """Return which of `size` positions read `back` before them, those read, and the rest."""
+    """Return which of `size` positions can read `back` before them, those read, and the rest."""
     back = max(-size, min(back, size))
     if back >= 0:
         return slice(back, size), slice(0, size - back), slice(0, back)

@@ -1,10 +1,10 @@
 """The causal depthwise convolution of grids, Eq. (3.2): on a CPU, in steps, and the plain form.
 
-A weight has the printed shape [k_y, k_x, D]; of it only the live taps are read (Eq. 3.2): the
-first floor(k_y/2) + 1 rows, and, where the source direction is causal too, the first
-floor(k_x/2) + 1 columns. Row i looks floor(k_y/2) - i rows up, column j looks
-j - floor(k_x/2) cells to the right. benchmarks/kernels.py compares it with the naive form and with
-torch's own; grid_conv_triton.py is the form for GPUs.
+A weight has the printed shape [k_y, k_x, D]; only its live taps are read (Eq. 3.2): the first
+floor(k_y/2) + 1 rows, and, if the source direction is causal too, the first floor(k_x/2) + 1
+columns. Row i reads floor(k_y/2) - i rows up, column j reads j - floor(k_x/2) cells to the right.
+benchmarks/kernels.py compares it with the naive form and with torch's own; grid_conv_triton.py is
+the form for GPUs.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 PIECE_CELLS = 2048
-"""Cells of the tall image at a time, so that they stay in the cache of a core."""
+"""Number of cells of the tall image processed at a time, so that they stay in a core's cache."""
 
 
 CALL_ELEMENTS = 2**16
-"""Elements of cells that a convolution computes in the time that a call more takes."""
+"""Number of elements that a convolution computes in the time of one more call."""
 
 
 class CpuGridConvolution(torch.autograd.Function):
     """Convolve x [M, D] with live taps [rows, columns, D], the last row being the current one.
 
-    left, right: how many columns the taps reach to each side, columns = left + 1 + right.
+    left, right: number of columns that the taps reach to each side, columns = left + 1 + right.
     """
 
     @staticmethod
@@ -58,7 +58,7 @@ class CpuGridConvolution(torch.autograd.Function):
         x, taps = ctx.saved_tensors
         layout, (left, right) = ctx.layout, ctx.reach
         above, gradient = taps.shape[0] - 1, gradient.to(x.dtype)
-        # The transpose of a causal convolution looks down and to the other side.
+        # The transpose of a causal convolution reads downwards and to the other side.
         reversed_taps = taps.to(x.dtype).flip(0, 1)
         of_x: Tensor | None = None
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -69,7 +69,7 @@ class CpuGridConvolution(torch.autograd.Function):
                 if ctx.needs_input_grad[0]:
                     of_grid = _convolve(below, reversed_taps, right, left)
                     of_x = _collect(of_grid, layout, group, of_x)
-                # The padded grid is made again: kept, it would double the memory of ragged batches.
+                # Padded again here: a saved grid would double the memory of ragged batches.
                 if ctx.needs_input_grad[1]:
                     grid = _spread(x, layout, group, above=above, left=left, right=right)
                     columns = max(run.columns for run in group)
@@ -82,12 +82,15 @@ class CpuGridConvolution(torch.autograd.Function):
 
 
 def _groups(layout: GridLayout, size: int) -> Sequence[Sequence[Run]]:
-    """Return sentences of similar shapes, whose grids of `size` features are convolved together."""
+    """Return groups of sentences whose grids, with `size` features, are convolved together.
+
+    Their shapes are similar.
+    """
     groups: list[list[Run]] = []
     count = height = width = 0
     for run in sorted(layout.runs, key=lambda run: (run.rows, run.columns)):
         tall, wide = max(height, run.rows), max(width, run.columns)
-        # Padding that only sharing a rectangle needs.
+        # The padding that sharing a rectangle adds.
         padding = (count + run.sentences) * tall * wide
         padding -= count * height * width + run.sentences * run.rows * run.columns
         if groups and padding * size <= CALL_ELEMENTS:
@@ -96,7 +99,7 @@ def _groups(layout: GridLayout, size: int) -> Sequence[Sequence[Run]]:
         else:
             groups.append([run])
             count, height, width = run.sentences, run.rows, run.columns
-    # All together stay as they lie.
+    # A single group keeps its order in memory.
     return groups if len(groups) > 1 else [layout.runs]
 
 
@@ -104,11 +107,11 @@ def _spread(
     x: Tensor, layout: GridLayout, group: Sequence[Run], *, above: int = 0, below: int = 0,
     left: int = 0, right: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Write flat cells of some sentences into grids with empty margins.
+    """Return grids of the flat cells of some sentences, with empty margins.
 
-    Columns are added only where the sides differ: torch pads equal sides by itself.
+    Columns are added only if the sides differ: torch pads equal sides by itself.
     """
-    # Padding inside the convolution spares a copy of the grid that is wider than the input.
+    # Padding inside the convolution saves a copy of the grid that is wider than the input.
     if left == right:
         left = right = 0
     return scatter_cells(x, layout, (above, below, left, right), group)
@@ -119,7 +122,7 @@ def _collect(
 ) -> Tensor:
     """Write the valid cells of grids [B', T', S', D] of some sentences into flat cells [M, D].
 
-    Return these, made with the first group; where all cells are valid, the grids as they lie.
+    Returns the flat cells, allocated for the first group; if all cells are valid, the grids.
     """
     if layout.is_full:
         return grid.reshape(layout.cell_count, grid.shape[3])
@@ -153,8 +156,8 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
         )
         return of_kernel.squeeze(1).permute(1, 2, 0)
     # torch's own gradient of depthwise weights is slow on a CPU. Here it is a convolution too: the
-    # sentences below each other are one tall image, the output gradient is the filter, and the
-    # empty rows between sentences keep them apart.
+    # sentences are stacked into one tall image, the output gradient is the filter, and the empty
+    # rows between sentences keep them apart.
     batch, height, _, width = grid.shape
     gap = taps.shape[0] - 1
     of_taps = taps.new_zeros(taps.shape, dtype=torch.float32)
@@ -173,7 +176,7 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
 
 
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
-    """Return the view [floor(k_y/2)+1, k_x or floor(k_x/2)+1, D] that is ever read, Eq. (3.2).
+    """Return the live taps: the view [floor(k_y/2)+1, k_x or floor(k_x/2)+1, D], Eq. (3.2).
 
     Departs: The mask of Eq. (3.2) as printed also removes the current row for odd k_y. Here the
     current row is kept, since it holds the source and the previous target word.
@@ -203,14 +206,14 @@ def grid_convolution(
 ) -> Tensor:
     """Convolve flat grids x [M, D] with weight [k_y, k_x, D], returning [M, D] in x's dtype.
 
-    Padding reads as zero. The weight may be float32 beside a bfloat16 x; its gradient comes in
-    its own dtype, zero on dead taps. Eq. (3.2). Raises: ValueError for an even kernel size.
+    Padding reads as zero. The weight may be float32 with a bfloat16 x; its gradient has its own
+    dtype and is zero on dead taps. Eq. (3.2). Raises: ValueError for an even kernel size.
     """
     form: type[torch.autograd.Function]
     if x.device.type == "cpu":
         form = CpuGridConvolution
     elif x.device.type == "cuda" and x.dtype != torch.float64 and has_triton():
-        # Imported here: builds of torch for a CPU alone come without Triton.
+        # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
 
         form = TritonGridConvolution
@@ -227,7 +230,7 @@ def prepare_step_weight(
     """Return the live taps of weight [k_y, k_x, D] as [D, 1, rows, columns], for many steps."""
     taps = live_taps(weight, source_causal=source_causal).detach()
     taps = taps.permute(2, 0, 1).unsqueeze(1).to(dtype)
-    # A GPU's kernel reads features that lie together.
+    # The kernel for GPUs reads features that are adjacent in memory.
     return taps.contiguous() if taps.device.type == "cpu" else taps
 
 
@@ -236,30 +239,30 @@ def grid_convolution_step(
 ) -> Tensor:
     """Return the newest row [R, S, D] of the convolution of a window [R, rows, S, D].
 
-    window: the last floor(k_y/2) + 1 rows, zero above the top and on padding, older first, or in
-    the `order` [rows] of a ring: the row of taps for each; prepared: what `prepare_step_weight`
-    returned, in the window's dtype.
+    window: the last floor(k_y/2) + 1 rows, zero above the top and on padding, oldest first, or
+    those of a ring, `order` [rows] then being the row of taps for each; prepared: the result of
+    `prepare_step_weight`, in the window's dtype.
     """
     columns, source_size = prepared.shape[3], window.shape[2]
     left = columns - 1 if source_causal else columns // 2
     if window.device.type == "cuda" and window.dtype != torch.float64 and has_triton():
-        # Imported here: builds of torch for a CPU alone come without Triton.
+        # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.grid_conv_triton import convolve_step
 
         return convolve_step(window, prepared, order, left)
     prepared = in_order(prepared, order)
     grid = window.permute(0, 3, 1, 2)
-    # Entering the context takes as long as a small convolution, so only where autocast is on.
+    # Entering the context takes as long as a small convolution: only if autocast is on.
     device = window.device.type
     context: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if torch.is_autocast_enabled(device):
         context = torch.autocast(device, enabled=False)
     with context:
         result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
-    # conv2d pads both sides alike; of a causal filter what the right margin yields is cut off.
+    # conv2d pads both sides alike; for a causal filter the columns from the right margin are cut.
     return result[:, :, 0, :source_size].transpose(1, 2)
 
 
 def in_order(prepared: Tensor, order: Tensor | None) -> Tensor:
-    """Return prepared taps [D', D, rows, columns] in the order of a ring's rows (None: theirs)."""
+    """Return prepared taps [D', D, rows, columns] in the order of a ring (None: unchanged)."""
     return prepared if order is None else prepared.index_select(2, order)

@@ -20,13 +20,13 @@ from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 PARTS = 2
-"""Strips of one program of the convolution: each tap is loaded once for all of them."""
+"""Number of strips per program of the convolution: each tap is loaded once for all of them."""
 TILE: dict[str, int] = {"BLOCK_S": 8, "BLOCK_D": 64, "num_warps": 4}
-"""Source positions of a strip, features, and warps; `benchmarks/kernels.py` sweeps."""
+"""Source positions of a strip, features, and warps; `benchmarks/kernels.py` sweeps them."""
 STEP_TILE: dict[str, int] = {"BLOCK_S": 8, "BLOCK_D": 64, "num_warps": 4}
-"""The same of a decoding step, which has few cells for many programs."""
+"""The same for a decoding step, which has few cells for many programs."""
 SENTENCES = 4
-"""Grids that one program of the weight gradient sums over."""
+"""Number of grids that one program of the weight gradient sums over."""
 
 
 # One program walks down neighbouring strips of one grid. It reads each input row once for each
@@ -52,7 +52,7 @@ def _convolve_kernel(
     width = tl.load(widths + sentence).to(tl.int32)
     start = tl.load(offsets + sentence).to(tl.int64)
     zero = tl.zeros((BLOCK_S, BLOCK_D), tl.float32)
-    # sums[ahead * PARTS + part] is of the output row `ahead` rows beyond the input row at hand.
+    # sums[ahead * PARTS + part] is that of the output row `ahead` rows beyond the input row.
     sums = (zero,) * (ROWS * PARTS)
     if first < width:
         for step in range(height):
@@ -83,8 +83,8 @@ def _convolve_kernel(
             sums = sums[PARTS:] + (zero,) * PARTS
 
 
-# Programs sum over a few grids each and write apart, and torch adds up what they wrote: atomic adds
-# would come in any order, and runs would differ.
+# Each program sums over a few grids and writes its own sums, which torch then adds: atomic adds
+# would happen in any order, and runs would differ.
 @triton.jit
 def _weight_gradient_kernel(
     x, gradient, of_taps, offsets, heights, widths, batch,
@@ -116,7 +116,7 @@ def _weight_gradient_kernel(
                     value = tl.load(x + index, mask=is_read, other=0.0).to(tl.float32)
                     index = row + s[:, None] * D + d[None, :]
                     error = tl.load(gradient + index, mask=is_cell, other=0.0).to(tl.float32)
-                    # seen[back] is the input `back` rows above the row at hand.
+                    # seen[back] is the input `back` rows above the current row.
                     seen = (value,) + seen[: ROWS - 1]
                     grown = ()
                     for back in tl.static_range(ROWS):
@@ -127,8 +127,8 @@ def _weight_gradient_kernel(
         tl.store(of_taps + tap_row + d, tl.sum(sums[back], 0), mask=is_feature)
 
 
-# A step has one output row: no sums rotate. Rows of a ring lie in any order, so that each asks for
-# its taps; the library would need them, or the taps, moved.
+# A step has one output row: no sums rotate. The rows of a ring are in any order, so each looks up
+# its taps; library kernels would need the rows, or the taps, to be moved.
 @triton.jit(do_not_specialize=["width"])
 def _step_kernel(
     window, taps, order, y, width, row_stride, slot_stride, cell_stride,

@@ -21,7 +21,7 @@ from nmtgrid.layers.kernels.linear import apply
 
 
 class Run(NamedTuple):
-    """Sentences of one shape that follow each other, whose flat cells are a full grid."""
+    """Consecutive sentences of one shape, whose flat cells are a full grid."""
 
     offset: int
     """Their first row of a flat tensor [M, D]."""
@@ -47,7 +47,7 @@ class GridLayout:
     source_lengths: Tensor
     offsets: Tensor
     shapes: tuple[tuple[int, int], ...]
-    """(T_b, S_b) of each sentence as plain numbers, so that no device is synchronised again."""
+    """(T_b, S_b) of each sentence as plain numbers, to avoid further synchronisation."""
     target_size: int
     """T, the longest target."""
     source_size: int
@@ -57,7 +57,7 @@ class GridLayout:
 
     @classmethod
     def make(cls, target_lengths: Tensor, source_lengths: Tensor) -> GridLayout:
-        """Build the layout for lengths [B] of both sides.
+        """Return the layout for lengths [B] of both sides.
 
         Raises: ValueError for no sentence, unequal shapes or a length below 1.
         """
@@ -100,7 +100,7 @@ class GridLayout:
     @cached_property
     def sentence(self) -> Tensor:
         """[M] int64: the sentence that each cell belongs to."""
-        # With the size known repeat_interleave need not synchronise the device to find it.
+        # With the output size, repeat_interleave does not synchronise with the device to find it.
         areas = self.target_lengths * self.source_lengths
         numbers = torch.arange(self.batch_size, device=areas.device)
         return numbers.repeat_interleave(areas, output_size=self.cell_count)

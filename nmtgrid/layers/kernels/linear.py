@@ -1,11 +1,11 @@
-"""Linear layers by the fastest product that torch has for the device.
+"""Linear layers with the fastest matrix product that torch has for the device.
 
-On a CPU of another maker than Intel, MKL, torch's default in fp32, leaves AVX-512 unused and takes
-twice as long as oneDNN, which `linear`, `product` and `feed_forward` call there instead: `machine`
-in benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator spares a copy of
-the bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU
-`linear_relu` has the product itself write what is rectified: a grid's inner features are four times
-as wide as its cells, so a pass over them alone takes a fifth of the product's time.
+On CPUs other than Intel's, MKL, torch's default in fp32, leaves AVX-512 unused and takes twice as
+long as oneDNN, which `linear`, `product` and `feed_forward` call there instead: `machine` in
+benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator saves a copy of the
+bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU
+`linear_relu` lets the product apply the ReLU: a grid's inner features are four times as wide as its
+cells, so a separate pass over them takes a fifth of the product's time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
-    """Return the type of products on `x`: autocast's where that is on, and x's own for float64."""
+    """Return the type of products on `x`: autocast's if it is on and x not float64, else x's."""
     device = x.device.type
     if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -41,14 +41,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight^T + bias [..., N], for x [..., K], weight [N, K] and bias [N]."""
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
-    # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
+    # oneDNN's operator has no derivative; the Function costs time, but only with gradients.
     if not _has_derivative(x, weight):
         return F.linear(x, weight, bias)
     return apply(_Linear, x, weight, bias)
 
 
 class Projection(nn.Linear):
-    """A linear layer whose product takes the fastest way in its type."""
+    """A linear layer that uses the fastest product for its type."""
 
     @classmethod
     def of(cls, layer: nn.Linear) -> Projection:
@@ -72,13 +72,13 @@ class Projection(nn.Linear):
 def product(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False
 ) -> Tensor:
-    """Return the same without a gradient, for factors with any strides; `rectify`: its ReLU."""
+    """Return `linear` without a gradient, for factors with any strides; `rectify` adds a ReLU."""
     packed = getattr(weight, "packed", None)  # see packed_weights.py
     if packed is not None and x.dtype is torch.float32 and _is_plain(x, weight):
         result: Tensor = packed.product(x, weight, bias, rectify)
         return result
     is_faster = _IS_FASTER.get(x.dtype, False) and _is_plain(x, weight)
-    # In bf16 `F.linear` takes oneDNN by itself, but first copies a bias into every row.
+    # In bf16 `F.linear` uses oneDNN by itself, but first copies a bias into every row.
     if not is_faster or (x.dtype is torch.bfloat16 and bias is None):
         return plain_product(x, weight, bias, rectify)
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
@@ -89,13 +89,13 @@ def product(
 
 
 def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
-    """Return `product` as torch computes it, with its own choice of a library."""
+    """Return `product` as torch computes it, with its own choice of library."""
     result = F.linear(x, weight, bias)
     return result.relu_() if rectify else result
 
 
 def _is_plain(x: Tensor, weight: Tensor) -> bool:
-    # Under autocast `F.linear` converts, and keeps what it has converted.
+    # Under autocast `F.linear` casts, and caches the cast weights.
     return (
         weight.dtype is x.dtype
         and x.is_cpu
@@ -106,7 +106,7 @@ def _is_plain(x: Tensor, weight: Tensor) -> bool:
 
 
 def _has_derivative(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the Functions below take x and weight, in the type that autocast says."""
+    """Return whether the Functions below accept x and weight, in autocast's type if it is on."""
     if x.device.type != "cpu" or x.dim() < 2 or not x.numel():
         return False
     if torch.compiler.is_compiling():
@@ -138,18 +138,18 @@ class _Linear(torch.autograd.Function):
 
 
 CHUNK = 2**22
-"""Bytes of a chunk of a backward pass: what one product has written, the next has in a cache."""
+"""Bytes per chunk of a backward pass: the next product finds the output of one in the cache."""
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield some rows of all contiguous `tensors` [..., N] at a time, [m, N]."""
+    """Yield chunks of rows [m, N] of all contiguous `tensors` [..., N]."""
     flat = [tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
     rows = max(256, CHUNK // sum(x.shape[1] * x.element_size() for x in flat))
     yield from zip(*(x.split(rows) for x in flat), strict=True)
 
 
 class _MapGradient:
-    """The gradient of a map's weight [N, K] and bias [N], summed over chunks in float32."""
+    """The gradient of a linear map's weight [N, K] and bias [N], summed over chunks in float32."""
 
     def __init__(self, weight: Tensor, *, has_weight: bool = True, has_bias: bool = True) -> None:
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -166,7 +166,7 @@ class _MapGradient:
     def sums(
         self, of_weight: torch.dtype, of_bias: torch.dtype | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return both in these types; None where there is none."""
+        """Return both in these types; None for one that is not needed."""
         return (
             None if self._of_weight is None else self._of_weight.to(of_weight),
             None if self._of_bias is None else self._of_bias.to(of_bias),
@@ -241,27 +241,27 @@ class _FeedForward(torch.autograd.Function):
 
 
 def close_where_zero(gradient: Tensor, rectified: Tensor) -> None:
-    """Zero the gradient of a rectifier's output in place where that output is zero."""
-    # The output says where the rectifier was open: the input need not be kept.
+    """Zero the gradient of a ReLU in place where the ReLU's output is zero."""
+    # The output shows where the ReLU was active: its input need not be saved.
     if gradient.dtype is not torch.bfloat16 or not gradient.is_cpu:
         torch.ops.aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
         return
-    # As integers, which spares torch's conversions to float32 and back, twice the time. Bits of
-    # zero are zero and those of a positive number are a positive one: cut at one, they are a mask.
+    # As integers, in half the time, without torch's conversions to float32 and back. The bits of
+    # zero are zero, those of a positive number are positive: clamped at one, they are a mask.
     is_open = rectified.view(torch.int16).clamp(max=1)
     gradient.view(torch.int16).mul_(is_open)
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Return whether a module has hooks, which would see nothing where it is not called."""
+    """Return whether a module has hooks, which would see nothing if it is not called."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 @functools.cache
 def packable_library() -> Literal["onednn", "mkl"] | None:
-    """Return the library of this CPU's fp32 products, if they gain by weights laid out for them.
+    """Return the library of this CPU's fp32 products, if packed weights make them faster.
 
-    Measured on processors of AMD, with AVX-512 (oneDNN) and without (MKL); None on others.
+    Measured on AMD's processors, with AVX-512 (oneDNN) and without (MKL); None on others.
     """
     if not (_HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
         return None
@@ -295,16 +295,16 @@ class LinearReLU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, rectified = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
-            # The output says where the rectifier was open: the input need not be kept.
+            # The output shows where the ReLU was active: its input need not be saved.
             of_flat, of_bias = _rectifier_backward(gradient.flatten(0, -2), rectified)
             of_x = (of_flat @ weight).view(x.shape)
             return of_x, of_flat.t() @ x.flatten(0, -2), of_bias
 
 
 def _rectifier_backward(gradient: Tensor, rectified: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of relu's input [M, N] and of the bias [N] that is added before."""
+    """Return the gradients of the ReLU's input [M, N] and of the bias [N] added before it."""
     if gradient.device.type == "cuda" and gradient.dtype != torch.float64 and has_triton():
-        # Imported here: builds of torch for a CPU alone come without Triton.
+        # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.relu_triton import rectifier_backward
 
         return rectifier_backward(gradient, rectified)

@@ -1,23 +1,23 @@
-"""Losses fused with the output projection, so that no logits [M, V] are kept.
+"""Losses fused with the output projection, so that no logits [M, V] are stored.
 
 Label-smoothed cross-entropy, likelihoods, and divergences between predictions.
 
 All training objectives end here; benchmarks/kernels.py compares it with the naive form.
 """
 
-# The features are taken in chunks. Each chunk's logits are turned into gradients at once, in the
-# forward pass, and dropped: three matrix products, nothing recomputed, memory independent of M.
+# The features are processed in chunks. Each chunk's logits are turned into gradients already in the
+# forward pass, and dropped: three matrix products, no recomputation, memory independent of M.
 # With p = softmax(z), smoothing eps and weights w, the gradient of sum_i w_i loss_i is
 # `w_i (p_iv - eps/V - (1-eps) [v = y_i])`. The eps/V part has rank one, and w scales rows, so both
 # are applied to [M, D] and [V, D] tensors rather than to the logits. A target distribution other
 # than one token (`SoftTargets`) takes the place of `[v = y_i]`.
 #
 # R-Drop has two predictions p and q of each site, whose rows are in the same chunk. With
-# d = log p - log q and K = sum_v p_v d_v the gradient of KL(p||q) + KL(q||p) for the logits of p is
-# `p_v (d_v - K) + p_v - q_v`; that for q is the same with p and q exchanged.
+# d = log p - log q and K = sum_v p_v d_v the gradient of KL(p||q) + KL(q||p) with respect to the
+# logits of p is `p_v (d_v - K) + p_v - q_v`; that for q is the same with p and q exchanged.
 #
-# A teacher's prediction q of each site is computed chunk by chunk too, and has no gradient: that of
-# KL(q||p) for the logits of p is `p_v - q_v`.
+# A teacher's prediction q of each site is computed chunk by chunk too, without a gradient; the
+# gradient of KL(q||p) with respect to the logits of p is `p_v - q_v`.
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from nmtgrid.layers.soft_targets import SoftTargets
 
 CPU_LOGITS = 2**22
 DEVICE_LOGITS = 2**26
-"""Logits of one chunk: on a CPU few enough for its caches, elsewhere enough to fill it."""
+"""Logits per chunk: on a CPU few enough for its caches, elsewhere enough to fill the device."""
 
 
 Rows = slice | Tensor
-"""The features of a chunk."""
+"""The indices of the features in a chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """Predictions that others are to come near: features [M, D'] (detached) and their classifier.
+    """The predictions of a teacher: features [M, D'] (detached) and their classifier.
 
-    `share` is what KL(teacher || prediction) counts beside the cross-entropy.
+    `share` is the weight of KL(teacher || prediction), which is added to the cross-entropy.
     """
 
     features: Tensor
@@ -82,13 +82,13 @@ def linear_cross_entropy(
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
     features [M, D], weight [V, D], bias [V] or None, targets [M] int64, weights [M] or None for
-    ones (they get no gradient). Smoothing spreads eps over all V types, the target among them.
-    The products run in the features' dtype, or autocast's where that is on; logits are reduced
-    in float32 at least; natural logarithms. chunk counts the features taken at a time; None
-    suits the device. The loss is taken against `soft_targets` [M, C] where there are any; the
-    likelihood is that of the targets even so.
+    ones (they get no gradient). Smoothing spreads eps over all V types, the target included. The
+    products are computed in the features' dtype, or autocast's if it is on, and logits are reduced
+    in float32 at least; logarithms are natural. `chunk` is the number of features processed at a
+    time (None: chosen for the device). If there are `soft_targets` [M, C], the loss is computed
+    against these; the likelihood remains that of the targets.
 
-    With `r_drop` (alpha) features are [2M, D], those of a second pass with other dropout after
+    With `r_drop` (alpha) features are [2M, D]: those of a second pass with other dropout follow
     those of the first. Both sums are then means over the passes p and q, and the loss of a site is
     (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)): R-Drop, section 2.1 of Liang et al.
     (2021).
@@ -98,7 +98,7 @@ def linear_cross_entropy(
 
     A `teacher` has as many features; its weighted divergence is added to the loss.
 
-    Raises: ValueError for smoothing outside [0, 1), a chunk below 1, or another number of features.
+    Raises: ValueError for smoothing outside [0, 1), a chunk below 1, or a wrong number of features.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1), but is {label_smoothing}")
@@ -134,8 +134,8 @@ def linear_nll(
 ) -> Tensor:
     """Return -log p of each target [M], without gradient; see `linear_cross_entropy`.
 
-    The likeliest type, the lowest of equally likely ones, is written into `predictions` [M]
-    (int64), unless that is None.
+    The most likely type, with ties going to the lowest, is written into `predictions` [M] (int64),
+    unless that is None.
     """
     dtype, chunk = dtype_and_chunk(features, weight, chunk)
     matrix, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -151,9 +151,9 @@ def linear_nll(
 Measure = Literal["kl", "total-variation", "euclidean", "cosine"]
 """A divergence of a prediction p from a reference q, on a scale from 0 (the same) to 1.
 
-"kl" is 1 - exp(-KL(q || p)), which rises with the Kullback-Leibler divergence; "total-variation"
-half the sum of |q - p|; "euclidean" the norm of q - p divided by the square root of 2; "cosine" 1
-less the cosine of p and q.
+"kl" is 1 - exp(-KL(q || p)), which increases with the Kullback-Leibler divergence;
+"total-variation" is half the sum of |q - p|; "euclidean" is the norm of q - p divided by the square
+root of 2; "cosine" is 1 minus the cosine of p and q.
 """
 
 
@@ -166,12 +166,11 @@ def linear_divergence(
     measure: Measure,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return [M]: how far the prediction at each site is from that at the last site of its row.
+    """Return [M]: the divergence of the prediction at each site from that at its row's last site.
 
     features [M, D] are those of rows of `widths` [N] sites, row after row; weight [V, D], bias [V]
-    or None.
-    In float32 at least, without gradient; chunk counts the features taken at a time, with at most
-    as many of those last sites beside them. See `linear_cross_entropy`.
+    or None. Computed in float32 at least, without gradient; `chunk` is the number of features
+    processed at a time, together with at most as many last sites. See `linear_cross_entropy`.
 
     Raises: ValueError for a chunk below 1.
     """
@@ -203,7 +202,7 @@ def _distance(measure: Measure, log_p: Tensor, log_q: Tensor) -> Tensor:
         return (q - p).abs().sum(1) / 2
     if measure == "euclidean":
         return ((q - p).square().sum(1) / 2).sqrt()
-    # A zero norm cannot be: the largest of V probabilities is at least 1 / V.
+    # No norm is zero: the largest of V probabilities is at least 1 / V.
     return 1 - F.cosine_similarity(p, q, dim=1)
 
 
@@ -213,7 +212,7 @@ def _slices(count: int, chunk: int) -> Iterator[slice]:
 
 
 def _pairs(count: int, chunk: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield the rows of some sites' first pass and, after them, of their second one."""
+    """Yield indices of chunks: the rows of some sites in the first pass, then in the second."""
     for sites in torch.arange(count // 2, device=device).split(max(1, chunk // 2)):
         yield torch.cat([sites, sites + count // 2])
 
@@ -228,7 +227,7 @@ def _chunks(
 
 
 def dtype_and_chunk(features: Tensor, weight: Tensor, chunk: int | None) -> tuple[torch.dtype, int]:
-    """Return the type of the products, autocast's where that is on, and the features at a time."""
+    """Return the type of the products, autocast's if it is on, and the features per chunk."""
     if chunk is None:
         logits = CPU_LOGITS if features.device.type == "cpu" else DEVICE_LOGITS
         chunk = max(64, logits // weight.shape[0])
@@ -239,7 +238,7 @@ def dtype_and_chunk(features: Tensor, weight: Tensor, chunk: int | None) -> tupl
 
 @dataclasses.dataclass
 class _ChunkedLoss:
-    """The loss, chunk by chunk; it adds up gradients of features, weight [V, D] and bias [V]."""
+    """The loss, chunk by chunk; accumulates the gradients of features, weight [V, D], bias [V]."""
 
     dtype: torch.dtype
     smoothing: float
@@ -277,8 +276,8 @@ class _ChunkedLoss:
         for rows, part, logits in _chunks(features, matrix, bias, chunks):
             share, target = weights[rows], targets[rows, None]
             probs = logits.softmax(1)
-            # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second
-            # exp.
+            # The largest probability is 1 / sum(exp(z - max z)), which gives the normaliser without
+            # a second exp.
             normaliser = logits.amax(1) - probs.amax(1).log()
             likelihood += (normaliser - logits.gather(1, target)[:, 0]) @ share
             if self.smoothing:
@@ -314,7 +313,7 @@ class _ChunkedLoss:
         return loss + beside, likelihood
 
     def _with_teacher(self, slope: Tensor | None, probs: Tensor, q: Tensor) -> Tensor:
-        """Return `slope` [m, V] (None: zero) and what pulls the probabilities to q, overwritten."""
+        """Return `slope` [m, V] (None: zero) plus the teacher's gradient; `q` is overwritten."""
         assert self.teacher is not None
         pull = torch.sub(probs, q, out=q).mul_(self.teacher.share)
         return pull if slope is None else slope.add_(pull)
@@ -324,7 +323,7 @@ class _ChunkedLoss:
     ) -> Tensor:
         """Return the unsmoothed part of the loss [m], and turn `errors` into its gradient.
 
-        errors, softmax before, and logits are [m, V]; normaliser is log sum exp z [m].
+        errors [m, V], at first the softmax; logits [m, V]; normaliser [m] is log sum exp z.
         """
         assert self.soft_targets is not None
         soft_targets, negative_entropy = self.soft_targets[rows], normaliser.new_zeros(())
@@ -368,7 +367,7 @@ class _ChunkedLoss:
 def _divergence(
     log_probs: Tensor, probs: Tensor, with_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return KL(p || q) + KL(q || p) [m], and its gradient [2m, V] for the logits.
+    """Return KL(p || q) + KL(q || p) [m], and its gradient [2m, V] with respect to the logits.
 
     log_probs and probs are [2m, V], those of p before those of q.
     """
@@ -377,7 +376,7 @@ def _divergence(
     of_p, of_q = (p * difference).sum(1), -(q * difference).sum(1)
     if not with_gradient:
         return of_p + of_q, None
-    # In the place of the log-probabilities, which nobody reads again.
+    # Overwrites the log-probabilities, which are not read again.
     torch.mul(q, 1.0 - of_q[:, None] - difference, out=log_q)
     difference.add_(1.0 - of_p[:, None]).mul_(p).sub_(q)
     log_q.sub_(p)
@@ -396,7 +395,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         chunked: _ChunkedLoss,
     ) -> tuple[Tensor, Tensor]:
         total = torch.promote_types(chunked.dtype, torch.float32)
-        # Within no_grad, needs_input_grad still speaks of the tensors alone.
+        # Within no_grad, needs_input_grad still depends on the tensors only.
         needs = [needs and chunked.grad_enabled for needs in ctx.needs_input_grad]
         if needs[0]:
             chunked.of_features = torch.empty_like(features, dtype=chunked.dtype)
@@ -416,7 +415,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved: tuple[Tensor | None, ...] = ctx.saved_tensors
         dtypes: tuple[torch.dtype, ...] = ctx.dtypes
-        # The loss is a scalar, so its gradient is one factor of all that the forward pass summed.
+        # The loss is a scalar, so its gradient is a factor of the sums of the forward pass.
         scaled = (
             None if gradient is None else gradient.mul(gradients[0]).to(dtype)
             for gradient, dtype in zip(saved, dtypes, strict=True)

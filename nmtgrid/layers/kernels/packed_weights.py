@@ -1,10 +1,9 @@
-"""Weights of a CPU's matrix products in the layout that its library computes with, in 32, 16 or 8
-bits.
+"""Weights packed for a CPU's matrix products in the layout of its library, in 32, 16 or 8 bits.
 
-The library otherwise rearranges a weight in each product, and a step of decoding multiplies few
-rows: benchmarks/cpu_decoding.py measures searches with each precision. In fp32 the fastest layout
-depends on the processor, the weight and the rows (`_fastest_form`). `with_packed_weights` copies a
-model for decoding; `product` (linear.py) multiplies by what it has attached to the weights.
+Otherwise the library rearranges a weight in each product, although a decoding step multiplies few
+rows by it: benchmarks/cpu_decoding.py measures searches with each precision. In fp32 the fastest
+layout depends on the processor, the weight and the rows (`_fastest_form`). `with_packed_weights`
+copies a model for decoding and attaches packed weights, which `product` (linear.py) then uses.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from nmtgrid.layers.kernels.linear import Projection, packable_library, plain_pr
 Packing = Literal["fp32", "bf16", "int8"]
 Form = Literal["plain", "transposed", "packed"]
 _SMALL_WEIGHT, _SMALL_PRODUCT, _ONE_ROW = 1 << 16, 1 << 22, 1 << 19
-"""Elements of a weight, multiplications of a product, elements of a weight for one row: below,
-plain products in fp32 are faster (measured on an AMD EPYC with AVX-512)."""
+"""Elements of a weight, multiplications of a product, elements of a weight for one row: below
+these, plain products in fp32 are faster (measured on an AMD EPYC with AVX-512)."""
 _WIDE_WEIGHT, _FEW_ROWS = 1 << 18, 4
-"""Elements of a weight with more outputs than inputs, and rows: from there on oneDNN is faster than
+"""Elements of a weight with more outputs than inputs, and rows: from these on oneDNN is faster than
 MKL (measured on an AMD EPYC without AVX-512)."""
 Model = TypeVar("Model", bound=nn.Module)
 
 
 class PackedWeight:
-    """A weight [N, K] and its bias [N], packed at the first product and after they have changed.
+    """A weight [N, K] and its bias [N], packed at the first product and again after a change.
 
     Products take fp32 and return fp32. In bf16 both factors are rounded to 8 bits of mantissa. In
-    int8 each row of the weight has a scale of its own, and what is multiplied by it one scale for
-    all rows together, so that results depend on the rows that are computed at once.
+    int8 each row of the weight has its own scale, and the input one scale for all its rows, so that
+    results depend on the rows that are computed together.
     """
 
     def __init__(self, packing: Packing) -> None:
@@ -53,7 +52,7 @@ class PackedWeight:
         form = _fastest_form(x, weight) if self.packing == "fp32" else "packed"
         if form == "plain":
             return plain_product(x, weight, bias, rectify)
-        # Whoever writes into the weight, by whichever name, changes its version.
+        # Any write into the weight, through any alias, changes its version.
         of = _version(weight), weight.data_ptr(), _version(bias), id(bias)
         if of != self._of:
             self._forms, self._of = {}, of
@@ -75,16 +74,16 @@ class PackedWeight:
 
 
 def _version(tensor: Tensor | None) -> int | None:
-    """Return how often a tensor has been written into; None for one of inference mode."""
+    """Return the number of in-place changes of a tensor; None for one of inference mode."""
     return None if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _fastest_form(x: Tensor, weight: Tensor) -> Form:
-    """Return how products of rows x [..., K] with a weight [N, K] in fp32 take the least time here.
+    """Return the fastest form of a weight [N, K] for products of rows x [..., K] in fp32.
 
-    oneDNN needs 10 to 15 microseconds to look up how to compute a product, which pay where a
-    weight does not stay in the cache, or for many rows. MKL copies a weight in each product, in
-    less time if it lies as it is read.
+    oneDNN needs 10 to 15 microseconds to look up how to compute a product, which pays off if the
+    weight does not stay in the cache, or for many rows. MKL copies the weight in each product, in
+    less time if it is stored in the order in which it is read.
     """
     size, rows = weight.numel(), x.numel() // weight.shape[1]
     if packable_library() == "mkl":
@@ -118,11 +117,11 @@ def _in_form(form: Form, weight: Tensor, bias: Tensor | None, packing: Packing) 
     if packing == "bf16":
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
         return packed, None if bias is None else bias.bfloat16()
-    # A row of zeros has the scale of rounding errors, so that nothing is divided by zero.
+    # The scale of a row of zeros is the machine epsilon, so that nothing is divided by zero.
     scales = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(weight.dtype).eps)
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tensors that torch will move to another package
+        warnings.simplefilter("ignore")  # quantised tensors will move to another package
         rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
         return torch.ops.quantized.linear_prepack(rounded, bias)
 
@@ -136,11 +135,11 @@ def _has_vnni() -> bool:
 
 @functools.cache
 def can_pack(packing: Packing) -> bool:
-    """Return whether this torch has products with such weights for this processor."""
+    """Return whether torch has products with such weights for this processor."""
     if packing == "fp32":
         return packable_library() is not None
     try:
-        # These operators are not of torch's public interface: they are tried, not assumed.
+        # These operators are not in torch's public interface: they are tried, not assumed.
         weight, x = torch.eye(32), torch.ones(2, 32)
         result = PackedWeight(packing).product(x, weight, torch.ones(32))
     except (AttributeError, RuntimeError, NotImplementedError):
@@ -150,10 +149,10 @@ def can_pack(packing: Packing) -> bool:
 
 
 def with_packed_weights(model: Model, packing: Packing) -> Model:
-    """Return a copy of `model` on a CPU for decoding, whose products take packed weights.
+    """Return a copy of `model` on a CPU for decoding, whose products use packed weights.
 
-    The copy shares the memory of all parameters and buffers; it is the same model in fp32 where
-    this processor gains nothing by packing. Derivatives are those of the weights as they are.
+    The copy shares the memory of all parameters and buffers. If this processor gains nothing from
+    packing, `model` itself is returned. Derivatives are those of the unpacked weights.
     """
     if not can_pack(packing):
         return model
@@ -166,7 +165,7 @@ def with_packed_weights(model: Model, packing: Packing) -> Model:
     copied = copy.deepcopy(model, memo)
     for parent in list(copied.modules()):
         for name, child in list(parent.named_children()):
-            # Only torch's own layer, whose product is known.
+            # Only torch's own class: a subclass may compute something else.
             if type(child) is nn.Linear:
                 setattr(parent, name, Projection.of(child))
     return copied

@@ -17,10 +17,10 @@ from nmtgrid.layers.kernels.triton_options import OPTIONS
 TILE: dict[str, int] = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4}
 """Rows at a time, features, and warps."""
 STEPS = 16
-"""Times that one program goes on to the next rows."""
+"""Number of blocks of rows per program."""
 
 
-# As in grid_conv_triton.py, each program writes its sums apart: atomic adds come in any order.
+# As in grid_conv_triton.py, each program writes its own sums: atomic adds happen in any order.
 @triton.jit(do_not_specialize=["count"])
 def _rectifier_kernel(
     gradient, rectified, of_input, sums, count,

@@ -14,7 +14,7 @@ from nmtgrid.layers.kernels.triton_support import has_triton
 
 
 def scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
-    """Return the sum of tensors of one shape and type times a factor, summed in fp32 at least."""
+    """Return `scale` times the sum of `terms` of one shape and type, summed in fp32 at least."""
     return apply(_ScaledSum, scale, *terms)
 
 
@@ -23,7 +23,7 @@ class _ScaledSum(torch.autograd.Function):
     def forward(ctx: Any, scale: float, *terms: Tensor) -> Tensor:
         ctx.scale, ctx.count = scale, len(terms)
         if terms[0].device.type == "cuda" and terms[0].dtype != torch.float64 and has_triton():
-            # Imported here: builds of torch for a CPU alone come without Triton.
+            # Imported here: CPU builds of torch come without Triton.
             from nmtgrid.layers.kernels import scaled_sum_triton
 
             return scaled_sum_triton.scaled_sum(terms, scale)

@@ -17,7 +17,7 @@ from torch import Tensor
 from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 BLOCK = 1024
-"""Elements of a program."""
+"""Elements per program."""
 _AT_ONCE = 4
 
 
@@ -48,11 +48,11 @@ def _sum_kernel(
 
 
 def scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
-    """Return the sum of tensors of one shape and type times a factor, summed in float32."""
+    """Return `scale` times the sum of `terms` of one shape and type, summed in float32."""
     terms = [term.contiguous() for term in terms]
     out = torch.empty_like(terms[0])
     chunks = [terms[first : first + _AT_ONCE] for first in range(0, len(terms), _AT_ONCE)]
-    # Never read or written where one pass is enough.
+    # Neither read nor written if one pass is enough.
     total = out if len(chunks) == 1 else torch.empty_like(out, dtype=torch.float32)
     count = out.numel()
     with torch.cuda.device_of(out):

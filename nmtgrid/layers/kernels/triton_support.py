@@ -12,14 +12,14 @@ from nmtgrid.base.devices import is_out_of_memory
 
 @functools.cache
 def has_triton() -> bool:
-    """Return whether Triton compiles for this machine's GPU; where it does not, warn once.
+    """Return whether Triton compiles for this machine's GPU; if not, warn once.
 
-    Raises an error of too little memory, which is not Triton's and may pass: the next call tries
+    Out-of-memory errors are raised, since they are not Triton's and may pass: the next call tries
     again.
     """
     try:
         _try_kernel()
-    # A missing compiler, header or library: Triton raises anything.
+    # Triton raises errors of any type for a missing compiler, header or library.
     except Exception as fault:
         if is_out_of_memory(fault):
             raise
@@ -32,7 +32,7 @@ def has_triton() -> bool:
 
 
 def _try_kernel() -> None:
-    # Imported here: builds of torch for a CPU alone come without Triton.
+    # Imported here: CPU builds of torch come without Triton.
     from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
     ones = torch.ones(1, device="cuda")

@@ -1,18 +1,17 @@
 """An LSTM decoder with input feeding (Luong et al., 2015), with its backward pass written out.
 
-At each position the first layer reads the embedding and the last output, each further layer the
-one below, and the last layer's state s attends to the source: the output is
+At each position the first layer reads the embedding and the previous output, each further layer
+the one below, and the last layer's state s attends to the source: the output is
 tanh(W [context, s]). Used by models/bilstm.py in teacher forcing.
 
 Shapes: T target and S source positions, B sentences, D features of a layer, O of the output.
 """
 
-# Only what depends on the last output is computed in the loop: the embeddings' part of the gates is
-# computed before for all positions, and to the source's keys and values the projections of the
-# query and of the context have been applied once, which gives the same sum. The backward loop
-# leaves the gradients of its products behind, and weights, keys and values get theirs from one
-# product each over all positions. `bilstm` under training in benchmarks/results/cpu-1-thread.md is
-# with this form.
+# Only what depends on the previous output is computed in the loop. The embeddings' part of the
+# gates is computed beforehand for all positions, and the projections of query and context have been
+# applied to the source's keys and values once, which gives the same sum. The backward loop stores
+# the gradients of its products; those of weights, keys and values then take one product each over
+# all positions. `bilstm` under training in benchmarks/results/cpu-1-thread.md uses this form.
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def run_input_feeding(
     inputs [T, B, 4 D] are the embeddings' part of the first layer's gates, biases included;
     keys [B, S, D] and values [B, S, O]; hide [B, 1, S] is added to the scores (None: nothing);
     `start` has each layer's states [B, D] before the first position. The first layer of `weights`
-    reads the last output and its own state, and `biases` are those of the layers above it.
+    reads the previous output and its own state, and `biases` are those of the layers above it.
     masks: scaled dropout masks (or None) of each layer [T, B, D] and, last, the outputs [T, B, O].
     """
     hiddens, cells = zip(*start, strict=True)
@@ -79,7 +78,7 @@ class _InputFeeding(torch.autograd.Function):
         high = layers[0].cells.dtype
         keys, values, readout = keys.to(high), values.to(high), readout.to(low)
         # The last layer's states after dropout, the attention, and the outputs before dropout; the
-        # first layer's inputs have the outputs after it.
+        # outputs after dropout are in the first layer's inputs.
         states, attention, outputs = (
             inputs.new_empty((*steps, n), dtype=high) for n in (size, keys.shape[1], width)
         )
@@ -115,7 +114,7 @@ class _InputFeeding(torch.autograd.Function):
         joined, buffers = saved[:count], saved[count:]
         layers = [LayerTrace(*buffers[4 * n : 4 * n + 4]) for n in range(count)]
         low, high = readout.dtype, states.dtype
-        # Those of the outputs after dropout, to which each position adds what the next one read.
+        # Gradients of the outputs after dropout; each position adds to that of the one before it.
         of_fed = of_outputs.to(high, copy=True)
         of_gates = [torch.empty_like(layer.gates, dtype=low) for layer in layers]
         of_scores, of_raw = torch.empty_like(attention), torch.empty_like(outputs)

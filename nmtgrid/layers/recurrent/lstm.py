@@ -3,14 +3,14 @@
 Used by models/bilstm.py, models/convrnn.py and the caption models; input_feeding.py and top_down.py
 build their loops from its parts.
 
-Shapes: T or L positions first, then B or R rows, D features. Gates stand in torch's order: input,
+Shapes: T or L positions first, then B or R rows, D features. Gates are in torch's order: input,
 forget, candidate, output.
 """
 
 # On a CPU torch runs an LSTM as many small operations, each with a node in the graph. Here the loop
-# computes only what depends on the last state and leaves the gradients of its products behind, and
+# computes only what depends on the previous state and stores the gradients of its products, and
 # each weight gets its gradient from one product over all positions. `bilstm` and `convrnn` in
-# benchmarks/results/cpu-1-thread.md are trained and decoded so; CUDA has cuDNN for encoders.
+# benchmarks/results/cpu-1-thread.md use this form; on CUDA encoders use cuDNN.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nmtgrid.layers.kernels.linear import apply, linear, product, working_dtype
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Which rows are live at each position: the first `counts[t]`, rows being sorted by length."""
+    """The rows that are live at each position: the first `counts[t]` rows, sorted by length."""
 
     counts: tuple[int, ...]
 
@@ -41,7 +41,7 @@ class Rows:
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> Rows:
-        """Return the live rows for lengths [B] that do not grow."""
+        """Return the live rows for non-increasing lengths [B]."""
         values = host_values(lengths)
         counts = (sum(length > position for length in values) for position in range(values[0]))
         return cls(tuple(counts))
@@ -69,7 +69,7 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
     """
     size = cell.shape[-1]
     candidate = gates[:, 2 * size : 3 * size]
-    # One pass over all gates, the candidate's tanh as above.
+    # One pass over all gates, with the candidate's tanh as in `squash`.
     candidate.mul_(2.0)
     gates.sigmoid_()
     candidate.mul_(2.0).sub_(1.0)
@@ -82,7 +82,7 @@ def cell_forward(gates: Tensor, cell: Tensor, new_cell: Tensor, squashed: Tensor
 def cell_step(below: Tensor, inputs: Tensor, weight: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     """Return an LSTM's new hidden state and cell [R, D], without a gradient.
 
-    The gates are below + inputs weight^T, for `inputs` [R, D' + D], its own state among them.
+    The gates are below + inputs weight^T, for `inputs` [R, D' + D], which include its own state.
     """
     gates = cell.new_empty(cell.shape[0], weight.shape[0])
     affine(below, inputs, weight, gates)
@@ -120,8 +120,8 @@ def cell_backward(
 class LayerTrace:
     """Buffers of one LSTM layer in a loop, for its backward pass.
 
-    inputs [T + 1, B, W], its own state last in W, and cells [T + 1, B, D] have in slot t what
-    position t reads; gates [T, B, 4 D] and squashed cells [T, B, D] what it computes.
+    Position t reads slot t of inputs [T + 1, B, W], with its own state last in W, and of cells
+    [T + 1, B, D]; it writes slot t of gates [T, B, 4 D] and of squashed cells [T, B, D].
     """
 
     inputs: Tensor
@@ -147,7 +147,7 @@ class LayerTrace:
     def backward(self, t: int, of_hidden: Tensor, of_cell: Tensor, of_gates: Tensor) -> Tensor:
         """Return the gradient of position t's gates, in `of_gates` [T, B, 4 D].
 
-        `of_cell` becomes the gradient of the cell before.
+        `of_cell` becomes the gradient of the previous cell.
         """
         out = of_gates[t]
         # The sums of a position stay in fp32; only the finished gradient is rounded.
@@ -168,9 +168,9 @@ def run_lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return hidden states [L, B, D] (zero where a row is not live) and both last states [B, D].
 
-    inputs [L, B, 4 D] are what the gates get from below, biases included; weight [4 D, D] is the
-    recurrent one; `start` the states [B, D] before the first position (None: zeros; only then may
-    `reverse` run ragged rows from their last position to the first).
+    inputs [L, B, 4 D] are the gates' inputs from the layer below, biases included; weight [4 D, D]
+    is the recurrent one; `start` the states [B, D] before the first position (None: zeros; only
+    then may `reverse` run ragged rows from their last position to the first).
     """
     size = weight.shape[1]
     if start is None:
@@ -183,7 +183,7 @@ def run_lstm(
 
 
 class _Sequence(torch.autograd.Function):
-    """Position t reads slot t of each buffer and writes slot t + 1; in reverse the other way.
+    """Position t reads slot t of each buffer and writes slot t + 1; in reverse it is vice versa.
 
     Rows that are not live yet are zero in every slot, so a row that starts late reads zeros.
     """
@@ -223,7 +223,7 @@ class _Sequence(torch.autograd.Function):
         states = hiddens[:length] if reverse else hiddens[1:]
         if reverse or not is_ragged:
             return states, hiddens[last].to(hidden.dtype), cells[last].to(cell.dtype)
-        # The last state of a row stands after its own last position.
+        # The last state of a row is in the slot after its own last position.
         index = torch.arange(count)
         ends = (torch.tensor(rows.counts)[None] > index[:, None]).sum(1).to(hiddens.device)
         index = index.to(hiddens.device)
@@ -243,7 +243,7 @@ class _Sequence(torch.autograd.Function):
         exact = gates.new_empty(count, 4 * size) if low != high else None
         of_hidden, of_cell = of_hidden.to(high, copy=True), of_cell.to(high, copy=True)
         transposed = weight.to(low).t()
-        # Rows that are not live at t keep their carried gradients, which are those of their ends.
+        # Rows that are not live at t keep their gradients, which are those of their last states.
         for t in range(length)[:: 1 if reverse else -1]:
             live, before = rows.counts[t], t + reverse
             carried = of_hidden[:live]
@@ -268,7 +268,7 @@ def over_positions(of_result: Tensor, inputs: Tensor) -> Tensor:
 class BidirectionalLSTM(nn.Module):
     """One layer that reads sentences in both directions: states [L, B, 2 D], inputs [L, B, D'].
 
-    Without `both_ways` it reads forwards alone, and all states have D features.
+    Without `both_ways` it reads only forwards, and all states have D features.
     """
 
     def __init__(self, input_size: int, size: int, both_ways: bool = True) -> None:
@@ -279,7 +279,7 @@ class BidirectionalLSTM(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return states [L, B, 2 D] (zero on padding) and last states [B, 2 D], longest first.
 
-        lengths [B] do not grow; the last states are those of both directions, side by side.
+        lengths [B] are non-increasing; the last states of both directions are concatenated.
         """
         lstm = self.lstm
         if inputs.is_cuda:
@@ -318,7 +318,7 @@ class BidirectionalLSTM(nn.Module):
         weights: list[Tensor] = self.lstm._flat_weights  # type: ignore[assignment]
         if weights[0].dtype == dtype:
             return weights
-        # cuDNN's order, matrices before biases: with another one it would copy them again.
+        # cuDNN's order, matrices before biases: in another order it would copy them again.
         order = sorted(range(len(weights)), key=lambda index: index % 4 > 1)
         flat = torch.cat([weights[index].flatten() for index in order]).to(dtype)
         cast = list(weights)
@@ -351,8 +351,9 @@ States = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclasses.dataclass(frozen=True)
 class CellWeights:
-    """Weights of a loop or step: each layer's [4 D, D' + D] over its input and state, bias [4 D];
-    a readout [O, D]. For steps joined and cast once for a whole search (`make`).
+    """Weights of a loop or step: each layer's [4 D, D' + D] and bias [4 D], and a readout [O, D].
+
+    A layer's weight applies to its input and state. `make` joins and casts them once per search.
     """
 
     joined: tuple[Tensor, ...]
@@ -374,7 +375,7 @@ class CellWeights:
         return self
 
     def advance(self, inputs: Tensor, states: States) -> States:
-        """Return the layers' new states after the lowest has read `inputs` [R, D']."""
+        """Return the layers' new states after the lowest layer has read `inputs` [R, D']."""
         above, advanced = inputs, []
         for weight, bias, (hidden, cell) in zip(self.joined, self.biases, states, strict=True):
             joined = torch.cat([above, hidden], 1).to(weight.dtype)
@@ -416,7 +417,7 @@ class _Recurrence(torch.autograd.Function):
         weight, states = ctx.saved_tensors
         transposed = weight.to(ctx.low).t()
         of_inputs = torch.empty_like(states)
-        # The gradient that position t sends to t - 1, in one buffer for the whole loop.
+        # The gradient that position t passes to t - 1, in one buffer for the whole loop.
         carried = torch.zeros_like(states[0])
         for t in reversed(range(states.shape[0])):
             carried.add_(of_states[t])

@@ -1,15 +1,15 @@
-"""Top-down attention over image regions (Anderson et al., 2018), its backward pass written out.
+"""Top-down attention over image regions (Anderson et al., 2018), with a hand-written backward pass.
 
-At each position the attention LSTM reads [h2, word, mean region], its state h1 weighs the regions
+At each position the attention LSTM reads [h2, word, mean region], its state h1 weights the regions
 by additive attention, and the language LSTM reads [regions' weighted mean, h1], Eq. (2) to (6).
 Used by models/captioning/top_down.py.
 
-Shapes: T positions, B pictures, S regions, F features of a region, D of a state, H compared.
+Shapes: T positions, B pictures, S regions, F features of a region, D of a state, H of attention.
 """
 
-# Only what depends on the last states is computed in the loop: the part of the gates from words and
-# mean regions is computed before for all positions. The backward loop leaves the gradients of its
-# products behind, and each weight gets its own from one product over all positions. No benchmark
+# Only what depends on the previous states is computed in the loop: the part of the gates from words
+# and mean regions is computed beforehand for all positions. The backward loop stores the gradients
+# of its products, and each weight gets its own from one product over all positions. No benchmark
 # times captioning; the form is that of recurrent/input_feeding.py, which `bilstm` in
 # benchmarks/results/cpu-1-thread.md justifies.
 
@@ -51,7 +51,7 @@ def attend_additively_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries [B, Q, H], keys [B, S, H] and weight [H]; values have none.
 
-    The compared features are computed again: they are as large as the values at each position.
+    The compared features are recomputed: at each position they are as large as the values.
     """
     mixed = _mixed(query, keys)
     of_shares = torch.bmm(of_read, values.transpose(1, 2))
@@ -70,9 +70,9 @@ def _mixed(query: Tensor, keys: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TopDownWeights:
-    """The weights of each position.
+    """The weights that are applied at each position.
 
-    attention [4 D, 2 D] over h2 and h1, query [H, D], score [H], language [4 D, F + 2 D] over the
+    attention [4 D, 2 D] for h2 and h1, query [H, D], score [H], language [4 D, F + 2 D] for the
     weighted mean, h1 and h2, and its bias [4 D].
     """
 
@@ -187,7 +187,7 @@ class _TopDown(torch.autograd.Function):
                 )  # fmt: skip
                 of_keys += of_key
                 of_score += of_weight
-                # h1 went three ways: to the language LSTM, the query and the next position.
+                # h1 is used by the language LSTM, the query and the next position.
                 of_queries[t] = of_query[:, 0]
                 hidden = hidden + of_inputs[:, wide : wide + size]
                 hidden = hidden + product(of_queries[t].to(low), query.t())

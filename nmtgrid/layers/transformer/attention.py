@@ -2,8 +2,8 @@
 
 Weights are stored fused: queries, keys and values of self-attention are one projection, and the
 source's keys and values of all decoder blocks are another. Initial values are those of the
-published systems: Xavier-uniform over [3d, d] for what leads into attention, over [d, d] for what
-leads out. The decoder's steps are in `DecoderBlock.step` (transformer/blocks.py).
+published systems: Xavier-uniform over [3d, d] for input projections, over [d, d] for output
+projections. The decoder's steps are in `DecoderBlock.step` (transformer/blocks.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from nmtgrid.layers.transformer.kv_cache import KVCache
 
 
 def inward_projection(size: int, parts: int) -> Projection:
-    """Return a projection from d to `parts` x d features, each d drawn as a third of [3d, d]."""
-    # Xavier's bound is for [3d, d], the fused projection of the published systems, also where a
-    # query's projection [d, d] stands alone.
+    """Return a projection from d to `parts` x d features, initialised as parts of [3d, d]."""
+    # Xavier's bound is that of [3d, d], the fused projection of the published systems, also for a
+    # separate query projection [d, d].
     projection = Projection(size, parts * size)
     bound = math.sqrt(6.0 / (4 * size))
     nn.init.uniform_(projection.weight, -bound, bound)
@@ -75,13 +75,13 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Return [R, D] for the newest token [R, D] of each row, and store it in `cache`.
 
-        `window` limits what it sees to so many tokens, itself included; focus [R] is added to the
+        `window` is the number of tokens that it may see, itself included; focus [R] is added to the
         score that it gives itself.
         """
-        # Keys and values lie together in the projection as in the cache: one copy, not two.
+        # Keys and values are adjacent in the projection as in the cache: one copy, not two.
         projected = self.input_map(features).view(len(features), 3, self.heads, -1)
         keys, values = cache.push_pair(block, projected[:, 1:])
-        # Older tokens stay in the cache, but nobody reads them: a window needs no mask in a step.
+        # Older tokens stay in the cache, but are not read: a window needs no mask in a step.
         if window is not None:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
         mask = None if focus is None else newest_focus(focus, keys)
@@ -119,7 +119,7 @@ class SourceAttention(nn.Module):
     """Attention of decoder positions over the source, whose keys and values are in a cache."""
 
     def __init__(self, size: int, heads: int, dropout_rate: float, block: int) -> None:
-        """`block` is the attention's number in the cache."""
+        """`block` is the index of this attention in the cache."""
         super().__init__()
         self.heads, self.dropout_rate, self.block = heads, dropout_rate, block
         self.query_map = inward_projection(size, 1)
@@ -143,10 +143,10 @@ class SourceAttention(nn.Module):
 
 
 class SourceProjection(nn.Module):
-    """Keys and values of the source for all blocks: projections [d, d] of N blocks in one."""
+    """Keys and values of the source for all blocks: fused projections [d, d] of N blocks."""
 
     def __init__(self, size: int, heads: int, blocks: int, source_size: int) -> None:
-        """`source_size` are the features of a source state."""
+        """`source_size` is the number of features of a source state."""
         super().__init__()
         self.heads, self.blocks = heads, blocks
         self.weight = _source_weight(2 * blocks, size, source_size)
@@ -167,7 +167,7 @@ class SourceProjection(nn.Module):
         return SourceCache(heads[0::2], heads[1::2], mask)
 
     def of_block(self, block: int, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values [B, H, S, d] of `block` alone."""
+        """Return the keys and values [B, H, S, d] of a single `block`."""
         size = len(self.weight) // self.blocks
         rows = slice(block * size, (block + 1) * size)
         keys, values = linear(states, self.weight[rows], self.bias[rows]).chunk(2, -1)
@@ -175,10 +175,10 @@ class SourceProjection(nn.Module):
 
 
 class SourceSelection(nn.Module):
-    """Queries of decoder states and keys of source states beside those of attention, in heads.
+    """Queries of decoder states and keys of source states besides those of attention, in heads.
 
-    Projections [d, d] of N blocks, the keys' in one, by which a reading mechanism weighs what
-    source tokens a target token sees.
+    Projections [d, d] of N blocks, fused for the keys, with which a reading mechanism weights the
+    source tokens that a target token sees.
     """
 
     def __init__(self, size: int, heads: int, blocks: int, source_size: int) -> None:
@@ -191,8 +191,8 @@ class SourceSelection(nn.Module):
     def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
         """Return the cache with these keys after those of the N blocks.
 
-        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
-        the cache is block n's: rows that move take it along. It has no values, its keys stand in.
+        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of the
+        cache belongs to block n, and is reordered with the rows. Its keys also serve as its values.
         """
         if isinstance(states, Tensor):
             parts = linear(states, self.key_weight, self.key_bias).chunk(self.blocks, -1)
@@ -209,7 +209,7 @@ class SourceSelection(nn.Module):
 
 def _source_weight(parts: int, size: int, source_size: int) -> nn.Parameter:
     """Return the fused weight of `parts` projections [d, d'] of source states."""
-    # The fan of one projection, not of the fused one, decides the bound.
+    # The fan of one projection, not of the fused one, determines the bound.
     bound = math.sqrt(6.0 / (source_size + 3 * size))
     return nn.Parameter(torch.empty(parts * size, source_size).uniform_(-bound, bound))
 

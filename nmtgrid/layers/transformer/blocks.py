@@ -1,11 +1,11 @@
 """Blocks of the Transformer: sub-layers in residual connections with layer normalisation.
 
-`forward` is teacher forcing with gradients, `DecoderBlock.step` one step of decoding without.
+`forward` is teacher forcing with gradients, `DecoderBlock.step` one decoding step without.
 Section 2.6.3; used by models/transformer.
 """
 
-# A step's products are so small that calls of modules and spare copies would take as long, so
-# `step` calls no modules and writes over what it may. benchmarks/decoding_speed.py measures steps
+# A step's products are so small that module calls and extra copies would take as long, so `step`
+# calls no modules and overwrites tensors where it can. benchmarks/decoding_speed.py measures steps
 # and searches (results/cpu-1-thread.md, decoding), benchmarks/exits.py steps with early exits.
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AddNorm(nn.Module):
         return self.join(features, change)
 
     def join(self, features: Tensor, change: Tensor) -> Tensor:
-        """Return what `forward` does, from the sub-layer's `change`."""
+        """Return the result of `forward` from the sub-layer's `change`."""
         if self.training and self.dropout_rate:
             added = residual_dropout(features, change, self.dropout_rate, 1.0, True)
         else:
@@ -71,16 +71,16 @@ class AddNorm(nn.Module):
         return self.norm(added) if self.is_post else added
 
     def compile(self, **options: Any) -> None:
-        """Compile the joining alone, as sub-layers are many."""
+        """Compile only `join`, because there are many sub-layers."""
         self.join = torch.compile(self.join, **options)  # type: ignore[method-assign]
 
     def before(self, features: Tensor) -> Tensor:
-        """Return what the sub-layer reads in a step."""
+        """Return the input of the sub-layer in a step."""
         return features if self.is_post else self._normed(features)
 
     def after(self, change: Tensor, features: Tensor) -> Tensor:
-        """Return the step's result from the sub-layer's `change`, which is written over."""
-        # The change is fresh memory and may take the sum, unless autocast made it narrower.
+        """Return the step's result from the sub-layer's `change`, which is overwritten."""
+        # The change is new memory that can take the sum, unless autocast made it narrower.
         if change.dtype == features.dtype:
             change.add_(features)
         else:
@@ -89,7 +89,7 @@ class AddNorm(nn.Module):
 
     def _normed(self, features: Tensor) -> Tensor:
         norm = self.norm
-        # What the module would do, without the call and the casts.
+        # The same as the module does, without the call and the casts.
         if features.dtype is norm.weight.dtype:
             return torch.layer_norm(
                 features, norm.normalized_shape, norm.weight, norm.bias, norm.eps
@@ -100,7 +100,7 @@ class AddNorm(nn.Module):
     def points(self, name: str, sublayer: nn.Module) -> dict[str, ProbePoint]:
         """Return probe points: the input of the norm, the result, and the output of `sublayer`.
 
-        In the order of the forward pass; with `norm` post, what is normalised is the sum.
+        They are in the order of the forward pass; with `norm` post, the norm's input is the sum.
         """
         change = {f"{name}.change": ProbePoint(sublayer, "change")}
         norm = {
@@ -113,7 +113,7 @@ class AddNorm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two projections with a ReLU (or swish) between, the same everywhere, Eq. (2.41)."""
+    """Two projections with a ReLU (or swish) between, the same at all positions, Eq. (2.41)."""
 
     def __init__(self, plan: BlockPlan) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class FeedForward(nn.Module):
         self.activation, self.dropout_rate = plan.activation, plan.activation_dropout
 
     def forward(self, features: Tensor) -> Tensor:
-        # Flat, so that the rectifier may write over what the first projection returns.
+        # Flat, so that the ReLU may overwrite the output of the first projection.
         flat = features.flatten(0, -2)
         if not (self.training or torch.is_grad_enabled()):
             return self.step(flat).view_as(features)
@@ -136,7 +136,7 @@ class FeedForward(nn.Module):
         return narrowed.view_as(features)
 
     def step(self, features: Tensor) -> Tensor:
-        """Return what `forward` does of features [R, D], without a gradient and dropout."""
+        """Return the same as `forward` for features [R, D], without gradient and dropout."""
         is_relu = self.activation == "relu"
         hidden = _project(self.widen, features, rectify=is_relu)
         return _project(self.narrow, hidden if is_relu else nn.functional.silu(hidden))
@@ -159,8 +159,10 @@ class EncoderBlock(nn.Module):
         causal: bool = False,
         focus: Tensor | None = None,
     ) -> Tensor:
-        """Return the next states [B, S, D]; mask [B, 1, 1, S] or [S, S] hides positions, `causal`
-        all that follow; focus [B, S] is as in `SelfAttention`.
+        """Return the next states [B, S, D].
+
+        mask [B, 1, 1, S] or [S, S] hides positions, `causal` all later ones; focus [B, S] is as in
+        `SelfAttention`.
         """
         features = self.add_attention(
             features, lambda inner: self.attention(inner, mask, causal=causal, focus=focus)
@@ -176,9 +178,9 @@ class EncoderBlock(nn.Module):
         window: int | None = None,
         focus: Tensor | None = None,
     ) -> Tensor:
-        """Return the next state [R, D] of each row's newest token, `block` being this one's index.
+        """Return the next state [R, D] of each row's newest token; `block` is this one's index.
 
-        Streams read their source so, token by token.
+        Streams encode their source with it, token by token.
         """
         features = self.add_attention(
             features, lambda inner: self.attention.step(inner, cache, block, window, focus)
@@ -195,9 +197,9 @@ class EncoderBlock(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """Which M of the newest Q tokens of R rows are computed: their `indices` into R Q, None: all.
+    """The M of the newest Q tokens of R rows that are computed: `indices` into R Q (None: all).
 
-    `mask` [R or 1, 1, Q, t] hides later tokens and what rows have not kept.
+    `mask` [R or 1, 1, Q, t] hides later tokens and those that rows have not kept.
     """
 
     rows: int
@@ -213,7 +215,7 @@ class Cells:
         return features.view(self.rows, count, -1)
 
     def collect(self, context: Tensor) -> Tensor:
-        """Return [M, D] of what heads have read, [R, H, Q, d]."""
+        """Return [M, D] of the heads' contexts [R, H, Q, d]."""
         flat = context.transpose(1, 2).flatten(2).flatten(0, 1)
         return flat if self.indices is None else flat.index_select(0, self.indices)
 
@@ -245,7 +247,7 @@ class DecoderBlock(nn.Module):
         The heads' mean attention over the source is appended to `weights` if that is a list;
         focus [B, T] is as in `SelfAttention`.
         """
-        # Padding stands after all real tokens, so causality hides it too.
+        # Padding follows all real tokens, so causality hides it too.
         features = self.add_self(
             features, lambda inner: self.self_attention(inner, None, causal=True, focus=focus)
         )
@@ -267,9 +269,9 @@ class DecoderBlock(nn.Module):
     ) -> Tensor:
         """Return the next state [R, D] of each row's newest token, without gradient and dropout.
 
-        With `rows` [R'] and the self-attention's `projections`, return [R', D] for these alone.
-        `features` [R, D] are all rows' states even so: rows that left at an earlier block still
-        leave keys and values, of the state that they left with. focus [R] is as in
+        With `rows` [R'] and the self-attention's `projections`, return [R', D] for these rows only.
+        `features` [R, D] are still the states of all rows: rows that exited at an earlier block
+        also write keys and values, those of the state with which they exited. focus [R] is as in
         `SelfAttention`.
         """
         # Searches step without gradient already, and a decorator would cost each of their steps.
@@ -284,8 +286,8 @@ class DecoderBlock(nn.Module):
         memory.select(self.index, inner)
         query = _project(attention.query_map, inner)
         query = query.view(len(features), attention.heads, -1)
-        # Weights are computed a second time for alignments, which few searches ask for: `attend`
-        # is fused.
+        # `attend` is fused, so that weights are computed again for alignments, which few searches
+        # need.
         if rows is None:
             context = memory.attend(self.index, query)
             if weights is not None:
@@ -307,12 +309,12 @@ class DecoderBlock(nn.Module):
     ) -> Tensor:
         """Return the next states [M, D] of some of each row's newest Q tokens, without gradient.
 
-        `cells` say which; the cache counts all of them already. Attention over the source,
+        `cells` says which; the cache already counts all of them. Attention over the source,
         [R, Q, S], is appended to `weights` if that is a list.
         """
         heads = self.self_attention.heads
         inner = self.add_self.before(features)
-        # Attention is over all cells, everything else over those that are asked for.
+        # Attention is computed for all cells, everything else only for the requested ones.
         fused = cells.spread(_project(self.self_attention.input_map, inner))
         fused = fused.view(*fused.shape[:2], 3, heads, -1)
         keys, values = cache.push_several(self.index, fused[:, :, 1:])
@@ -341,7 +343,7 @@ class DecoderBlock(nn.Module):
         projections: AttentionProjections | None,
         focus: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return features [R', D] of the rows that go on, and what their heads read [R', D]."""
+        """Return features [R', D] of the rows that continue, and their heads' contexts [R', D]."""
         count, heads = len(features), self.self_attention.heads
         inner = self.add_self.before(features)
         if rows is None or projections is None:
@@ -349,8 +351,8 @@ class DecoderBlock(nn.Module):
             keys, values = cache.push_pair(self.index, fused[:, 1:])
             query = fused[:, 0, :, None]
         else:
-            # Rows that left need keys and values at this position too, or later tokens of theirs
-            # could not attend to it; queries are needed of the rows that go on alone.
+            # Rows that exited need keys and values at this position too, or their later tokens
+            # could not attend to it; queries are needed only for the rows that continue.
             pair = product(inner, projections.pair_weight, projections.pair_bias)
             cache.push_pair(self.index, pair.view(count, 2, heads, -1))
             keys, values = cache.read(self.index, rows)
@@ -373,6 +375,6 @@ class DecoderBlock(nn.Module):
 def _project(layer: nn.Linear, features: Tensor, *, rectify: bool = False) -> Tensor:
     """Return layer(features) [R, N], with `rectify` its ReLU, without a gradient.
 
-    And without the cost of a module's call.
+    It avoids the cost of a module call.
     """
     return product(features, layer.weight, layer.bias, rectify=rectify)

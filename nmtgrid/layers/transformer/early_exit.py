@@ -2,7 +2,7 @@
 
 `ExitKVProjection` fills the key-value cache of the blocks after an exit, `LazySourceCache`
 computes a block's source keys and values when the block is first run. Used by
-models/transformer; benchmarks/exits.py measures what they gain over running all blocks.
+models/transformer; benchmarks/exits.py measures their gain over running all blocks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from nmtgrid.layers.transformer.kv_cache import KVCache
 class ExitKVProjection:
     """The self-attention projections of a decoder, split and fused for steps with early exits.
 
-    Made when first needed, from the parameters as they are then. In autocast they are kept in its
-    type, so that no step converts them.
+    They are created when first needed, from the parameters at that time. Under autocast they are
+    stored in its type, so that no step converts them.
     """
 
     def __init__(self, blocks: Sequence[DecoderBlock]) -> None:
@@ -56,7 +56,7 @@ class ExitKVProjection:
         block = self.blocks[first]
         if not block.add_self.is_post:
             # Each block's scale and shift are in its projection; the rest of the norm is the same
-            # for all blocks, since the state no longer changes, and is done once.
+            # for all blocks, since the state no longer changes, and is computed once.
             norm = block.add_self.norm
             features = torch.nn.functional.layer_norm(
                 features.to(norm.weight.dtype), norm.normalized_shape, eps=norm.eps
@@ -83,8 +83,8 @@ class LazySourceCache(SourceCache):
     """A source cache that computes a block's keys and values when they are first read.
 
     `states` are the source's [B, S, D'], one for all blocks or one for each; `computed` has the
-    keys and values of the blocks that have been read. `zeros` columns of zeros stand before them,
-    `padding` ones after it.
+    keys and values of the blocks that have been read. `zeros` columns of zeros precede the source,
+    `padding` ones follow it.
     """
 
     projection: SourceProjection = dataclasses.field(kw_only=True)
@@ -105,7 +105,7 @@ class LazySourceCache(SourceCache):
         return len(self.pair(0)[0])
 
     def pair(self, block: int) -> tuple[Tensor, Tensor]:
-        # Copies by `dataclasses.replace` share this dict, whatever reads they show.
+        # Copies by `dataclasses.replace` share this dict, whatever their reads are limited to.
         if block not in self.computed:
             states = self.states[block if len(self.states) > 1 else 0]
             keys, values = self.projection.of_block(block, states)
@@ -117,7 +117,7 @@ class LazySourceCache(SourceCache):
         return self.computed[block]
 
     def with_columns(self, least: int) -> LazySourceCache:
-        """Return the cache, not yet read, with `least` columns, padding after the source."""
+        """Return the cache, not yet read, padded after the source to at least `least` columns."""
         states = self.states[0]
         count = self.zeros + states.shape[1]
         if count >= least:
@@ -133,14 +133,14 @@ class LazySourceCache(SourceCache):
         )
 
     def contiguous(self) -> LazySourceCache:
-        """Return itself: whatever is computed is contiguous."""
+        """Return the cache itself: all computed tensors are contiguous."""
         return self
 
     def padded(self) -> LazySourceCache:
         return self
 
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
-        """Return the cache, all of it computed, with `rows` [R'] replaced by those of `new`."""
+        """Return the whole cache, computed, with `rows` [R'] replaced by those of `new`."""
         keys, values = zip(*map(self.pair, range(self.projection.blocks)), strict=True)
         cache = SourceCache(keys, values, self.mask, self.width, self.lead, padding=self.padding)
         return cache.with_rows(rows, new)
@@ -149,14 +149,14 @@ class LazySourceCache(SourceCache):
         sentences, width = self._sentences_of(rows)
         if sentences is None:
             return dataclasses.replace(self, width=width)
-        # Keys and values of blocks that have been read are taken along; the others are computed
-        # from the sentences that are left.
+        # Keys and values of blocks that have been read are reordered; the others are computed later
+        # from the remaining sentences.
         is_complete = len(self.computed) == self.projection.blocks
         return dataclasses.replace(
             self,
             mask=None if self.mask is None else self.mask.index_select(0, sentences),
             width=width,
-            # Once every block has its keys and values, nobody reads the states again.
+            # Once every block has its keys and values, the states are not read again.
             states=() if is_complete else take(self.states, sentences),
             computed=take(self.computed, sentences),
         )

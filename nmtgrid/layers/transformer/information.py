@@ -1,9 +1,9 @@
 """Information of source and target tokens (Wait-info; Zhang, Guo and Feng, 2022).
 
-`Information` gives every token a number I in (0, 2). A token's attention to itself grows with its
-information, the attention over the source prefers tokens of like information (`InformationCache`),
-and a token is written once what has been read has K more than what has been written. The
-Transformer with `model.reader` information is built from both.
+`Information` assigns every token a number I in (0, 2). A token's attention to itself grows with its
+information, the attention over the source prefers tokens of similar information
+(`InformationCache`), and a token is written once the source read so far has K more information than
+the target written so far. The Transformer with `model.reader` information is built from both.
 
 Letters: B sentences, R rows, N blocks, T target positions, S columns of the source, D features.
 """
@@ -20,7 +20,7 @@ from nmtgrid.layers.transformer.transport import LEAST_FACTOR, WeightedCache
 
 
 class Information(nn.Module):
-    """I = 2 sigmoid(v tanh(W tanh(x))) for embedded tokens x, those of a side."""
+    """I = 2 sigmoid(v tanh(W tanh(x))) for the embedded tokens x of one side."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Information(nn.Module):
 def with_information(memory: SourceCache, information: Tensor) -> SourceCache:
     """Return the cache with the source's information [B, S] after the N blocks' keys and values.
 
-    As one entry more, each of whose features is the information: rows that move take it along.
+    It is one more entry, all of whose features are the information, and is reordered with the rows.
     """
     like = memory.keys[0]
     entry = information.to(like.dtype)[:, None, :, None].expand_as(like)
@@ -44,16 +44,16 @@ def with_information(memory: SourceCache, information: Tensor) -> SourceCache:
 
 
 def consistency(target: Tensor, source: Tensor) -> Tensor:
-    """Return [B, T, S], 2 - |I_t - I_s|, which multiplies attention; in (0, 2]."""
+    """Return 2 - |I_t - I_s| [B, T, S], in (0, 2], the factors of attention."""
     return (2.0 - (target[..., None] - source[:, None]).abs()).clamp(min=LEAST_FACTOR)
 
 
 @dataclasses.dataclass(frozen=True)
 class InformationCache(WeightedCache):
-    """The source as read by attention that is consistent with the information of both sides.
+    """A source cache whose attention is multiplied by the consistency of both sides' information.
 
-    Made of a cache `with_information`. target [B, T] ([B, width] in a step) is the information of
-    the target tokens that read.
+    Built from a cache `with_information`. target [B, T] ([B, width] in a step) is the information
+    of the target tokens that attend.
     """
 
     target: Tensor = dataclasses.field(kw_only=True)
@@ -68,17 +68,17 @@ class InformationCache(WeightedCache):
         return self.keys[-1][:, 0, :, 0].to(self.target.dtype)
 
     def read(self) -> Tensor:
-        """Return [B, T] ([B, width] in a step): the sum over the source tokens that are read."""
+        """Return [B, T] ([B, width] in a step): the information of all source tokens read."""
         is_seen = self.is_seen().expand(-1, self.target.shape[1], -1)
         return (self.source()[:, None] * is_seen).sum(-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadingState:
-    """The state of a reading mechanism for R rows, beside keys and values.
+    """The state of a reading mechanism for R rows, in addition to keys and values.
 
-    Of information `latest` [R] is that of the newest target token and `written` [R] that of all,
-    the begin symbol counting 0. `readiness` [R] is the largest of the step's proposals so far.
+    `latest` [R] is the information of the newest target token and `written` [R] that of all target
+    tokens, with 0 for the begin symbol. `readiness` [R] is the maximum of the step's proposals.
     """
 
     readiness: Tensor
@@ -87,14 +87,14 @@ class ReadingState:
 
     @classmethod
     def at_start(cls, rows: int, device: torch.device, *, informed: bool) -> ReadingState:
-        """Return the state before the begin symbol; `informed` where tokens have information."""
+        """Return the state before the begin symbol; `informed` if tokens have information."""
         zeros = torch.zeros(rows, device=device)
         return cls(zeros - torch.inf, *((zeros, zeros) if informed else ()))
 
     def fed(self, latest: Tensor | None) -> ReadingState:
-        """Return the state of a step that begins, with the information of its tokens [R].
+        """Return the state at the start of a step, given the information of its tokens [R].
 
-        None for the begin symbol, whose information is 1 and is not written.
+        None is for the begin symbol, whose information is 1 and does not count as written.
         """
         fresh = torch.full_like(self.readiness, -torch.inf)
         if self.written is None:
@@ -104,11 +104,11 @@ class ReadingState:
         return ReadingState(fresh, latest, self.written + latest)
 
     def proposed(self, readiness: Tensor) -> ReadingState:
-        """Return the state with what a proposal says [R], which a later one does not undo."""
+        """Return the state after a proposal with `readiness` [R], which never decreases."""
         return dataclasses.replace(self, readiness=torch.maximum(self.readiness, readiness))
 
     def put(self, rows: Tensor, part: ReadingState) -> ReadingState:
-        """Return the state with the readiness of some rows [R'], that of `part`."""
+        """Return the state in which the readiness of some rows [R'] is that of `part`."""
         return dataclasses.replace(
             self, readiness=self.readiness.index_copy(0, rows, part.readiness)
         )

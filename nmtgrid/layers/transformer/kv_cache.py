@@ -1,7 +1,7 @@
 """Key-value caches: keys and values of the target tokens so far, for all blocks of a decoder.
 
-`KVCache` grows; `StaticKVCache` keeps its place in memory (layers/static_cache.py); the rows of a
-`DraftKVCache` keep different numbers of the tokens that were written. Used by the steps of
+`KVCache` grows; `StaticKVCache` has a fixed address in memory (layers/static_cache.py); the rows of
+a `DraftKVCache` keep different numbers of the tokens that were written. Used by the steps of
 Transformer blocks, and for the source in streams (models/transformer/source.py).
 """
 
@@ -18,31 +18,31 @@ from nmtgrid.layers.attention import VECTOR
 from nmtgrid.layers.static_cache import Position, StaticPosition
 
 COLUMNS = 2 * VECTOR
-"""On a CPU softmax over fewer columns, or the rest of a multiple, takes several times as long."""
+"""On a CPU softmax over fewer columns, or the remainder of a multiple, is several times slower."""
 _LEAST_ROOM = 32
-"""Tokens that a static cache has room for at first."""
+"""Initial capacity of a static cache in tokens."""
 
 
 class KVCache:
     """Keys and values of `filled` tokens in each of N blocks; written in place, grown by doubling.
 
-    The buffer is [N, 2, capacity, R, H, d]: what a step writes lies together, and what a block
-    reads is one stretch of memory and a plain view for batched products. `push` writes one token in
-    one block, `advance` counts it in all of them. Taking rows copies what is filled, into the
-    buffer of the cache before the last if that cache is gone: fresh memory costs more than the
+    The buffer is [N, 2, capacity, R, H, d]: what a step writes is adjacent, and what a block reads
+    is contiguous in memory and a plain view for batched products. `push` writes one token in one
+    block, `advance` counts it in all of them. Taking rows copies the filled part, into the buffer
+    of the cache before the last if that cache is no longer in use: new memory costs more than the
     copy.
     """
 
     hidden: Tensor | None = None
-    """The additive mask over what `push_pair` returns; None: all of it may be seen."""
+    """The additive mask over the keys that `push_pair` returns; None: all are visible."""
 
     def __init__(self, blocks: int, capacity: int = 16) -> None:
         self.blocks, self.capacity = blocks, capacity
         self.filled = 0
         self.buffer: Tensor | None = None
         # A beam takes rows at every step (decoding at beam 5 in benchmarks/results/
-        # cpu-1-thread.md). The buffer of the cache before the last is reused, and only when the
-        # weak reference says that nobody can read that cache any more.
+        # cpu-1-thread.md). The buffer of the cache before the last is reused, but only if the weak
+        # reference shows that this cache no longer exists.
         self._before: weakref.ref[KVCache] | None = None
         self._spare: Tensor | None = None
         self._is_promised = False
@@ -60,7 +60,7 @@ class KVCache:
         return self.push_pair(block, torch.stack([keys, values], 1))
 
     def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
-        """Do what `push` does for keys and values that lie together, [R, 2, H, d]."""
+        """Do the same as `push` for adjacent keys and values [R, 2, H, d]."""
         live = self._with_room(pair[:, 0])[block, :, : self.filled + 1]
         live[:, self.filled].copy_(pair.transpose(0, 1))
         return _in_rows(live)
@@ -71,14 +71,14 @@ class KVCache:
         newest.copy_(torch.stack([keys, values]).permute(3, 0, 1, 2, 4))
 
     def put_newest(self, rows: Tensor, other: KVCache) -> None:
-        """Take the newest keys and values of `rows` [R'] from those of `other`, which has them."""
+        """Copy the newest keys and values of `rows` [R'] from `other`, a cache of these rows."""
         assert self.buffer is not None and other.buffer is not None, "nothing has been pushed"
         self.buffer[:, :, self.filled].index_copy_(2, rows, other.buffer[:, :, self.filled])
 
     def read(self, block: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of all tokens in `block`, [R, H, t, d] each.
 
-        With `rows` [R'] theirs alone, the newest token, which is not counted yet, included.
+        With `rows` [R'] only theirs, including the newest token, which is not counted yet.
         """
         assert self.buffer is not None, "nothing has been pushed"
         if rows is None:
@@ -94,7 +94,7 @@ class KVCache:
         taken.filled = self.filled
         if self.buffer is None or not self.filled:
             return taken
-        # Autograd cannot write into memory that an older step may still have saved.
+        # Under autograd an older step may still have saved the memory that would be overwritten.
         if self.buffer.requires_grad:
             taken.buffer = self.buffer.index_select(3, rows)
             return taken
@@ -107,7 +107,7 @@ class KVCache:
         taken.buffer = spare
         live = self.buffer[:, :, : self.filled]
         torch.index_select(live, 3, rows, out=taken.buffer[:, :, : self.filled])
-        # Promised to one cache alone: two would write into the same memory.
+        # Promised to only one cache: two would write into the same memory.
         if not self._is_promised:
             self._is_promised = True
             taken._spare, taken._before = self.buffer, weakref.ref(self)
@@ -134,9 +134,9 @@ def _in_rows(live: Tensor) -> tuple[Tensor, Tensor]:
 class DraftKVCache(KVCache):
     """Keys and values of drafts: rows keep different numbers of the newest tokens.
 
-    All rows write into the same columns. `keep` hides the columns of what a row does not keep, and
-    columns that no row keeps are written again. Several tokens at once read a multiple of COLUMNS,
-    of which `mask_of` hides those not written yet.
+    All rows write into the same columns. `keep` hides the columns of tokens that a row does not
+    keep, and columns that no row keeps are overwritten. Several tokens at once read a multiple of
+    COLUMNS columns, of which `mask_of` hides those not written yet.
     """
 
     _holes: Tensor | None = None
@@ -172,12 +172,12 @@ class DraftKVCache(KVCache):
     def _with_room(self, like: Tensor) -> Tensor:
         before, buffer = self.buffer, super()._with_room(like)
         if buffer is not before:
-            # Hidden columns count 0 times what they hold, which must not be NaN.
+            # Hidden columns are multiplied by 0, so they must not contain NaN.
             buffer[:, :, self.filled :] = 0.0
         return buffer
 
     def keep(self, kept: Tensor, count: int) -> None:
-        """Keep the first `kept` [R] of each row's newest `count` tokens, 1 at least."""
+        """Keep the first `kept` [R] of each row's newest `count` tokens, at least 1."""
         assert self.buffer is not None
         most = int(kept.max())
         self.filled -= count - most
@@ -211,7 +211,7 @@ class DraftKVCache(KVCache):
 class StaticKVCache(KVCache):
     """Keys and values of the tokens so far, in a buffer with room for more.
 
-    hidden [1, 1, 1, capacity] is the additive mask over those that are not written yet.
+    hidden [1, 1, 1, capacity] is the additive mask that hides tokens not written yet.
     """
 
     buffer: Tensor
@@ -225,7 +225,7 @@ class StaticKVCache(KVCache):
 
     @classmethod
     def of(cls, cache: KVCache, position: StaticPosition, rows: Tensor) -> StaticKVCache:
-        """Return the keys and values of `rows` [R] in `cache`."""
+        """Return a static cache of the keys and values of `rows` [R] in `cache`."""
         assert cache.buffer is not None, "nothing has been pushed"
         live = cache.buffer[:, :, : cache.filled].index_select(3, rows)
         hidden = live.new_zeros(1, 1, 1, cache.filled)
@@ -234,7 +234,7 @@ class StaticKVCache(KVCache):
     def with_room(self, position: int) -> StaticKVCache:
         if position < self.capacity:
             return self
-        # Powers of two, so that a search meets few shapes: each one is recorded anew.
+        # Powers of two, so that a search has few shapes: each one needs its own recording.
         missing = max(_LEAST_ROOM, 1 << position.bit_length()) - self.capacity
         return StaticKVCache(
             self.blocks,
@@ -250,9 +250,9 @@ class StaticKVCache(KVCache):
     def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest keys and values [R, 2, H, d] in `block`.
 
-        Returns the whole buffer's, [R, H, capacity, d] each.
+        Returns those of the whole buffer, [R, H, capacity, d] each.
         """
-        # The first block of a step shows the new column to all blocks, which share the mask.
+        # The first block of a step unhides the new column for all blocks, which share the mask.
         if not block:
             self.hidden.index_fill_(3, self._position.index, 0.0)
         live, newest = self.buffer[block], pair.transpose(0, 1)[:, None]
@@ -260,11 +260,11 @@ class StaticKVCache(KVCache):
         return _in_rows(live)
 
     def advance(self) -> None:
-        """Do nothing: search/cuda_graphs.py moves the position."""
+        """Do nothing: search/cuda_graphs.py advances the position."""
 
     def take_rows(self, rows: Tensor) -> StaticKVCache:
         buffer = self.buffer.index_select(3, rows)
-        # Each state has a mask of its own: it may go to a slot of another size.
+        # Each state has its own mask, because it may move to a slot of another size.
         return StaticKVCache(self.blocks, buffer, self.hidden.clone(), self._position)
 
     def static_tensors(self) -> tuple[Tensor, ...]:

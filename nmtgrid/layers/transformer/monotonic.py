@@ -1,9 +1,9 @@
 """Monotonic multihead attention with infinite lookback (MMA-IL; Ma et al., ICLR 2020).
 
-Each head of a decoder's attention over the source stands at a source position, moves forward until
-it selects a position (Raffel et al., 2017), and attends to all source tokens up to there
-(Arivazhagan et al., 2019). `MonotonicHeads` has the energies of selection, `MonotonicCache` is the
-source as such heads read it: in training by expected alignments, else by hard choices. The
+Each head of a decoder's attention over the source has a source position, moves forward until it
+selects a position (Raffel et al., 2017), and attends to all source tokens up to this one
+(Arivazhagan et al., 2019). `MonotonicHeads` computes the energies of selection, `MonotonicCache` is
+the source cache of such heads: with expected alignments in training, else with hard choices. The
 Transformer with `model.reader` monotonic is built from both.
 
 Letters: B sentences, R rows, H heads, N blocks, T target positions, S columns of the source, d
@@ -27,16 +27,16 @@ from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceSelection
 
 CHOSEN_FROM = 0.5
-"""The selection probability from which on a head chooses a position, unless a search sets it."""
+"""The default of the selection probability from which on a head chooses a position."""
 
 
 def expected_alignment(probabilities: Tensor) -> Tensor:
-    """Return alpha [..., T, S]: how likely a head is to stand at each position when it writes.
+    """Return alpha [..., T, S]: the probability of each position of a head when it writes.
 
     probabilities [..., T, S] are those of selecting a position once it is reached. The head starts
-    at the first position, and for each further token at the position of the token before (Raffel et
-    al., 2017): q_{i,j} = (1 - p_{i,j-1}) q_{i,j-1} + alpha_{i-1,j}, alpha_{i,j} = p_{i,j} q_{i,j}.
-    A row sums to at most 1; the rest is the probability that no position is selected.
+    at the first position, and for each further token at that of the previous token (Raffel et al.,
+    2017): q_{i,j} = (1 - p_{i,j-1}) q_{i,j-1} + alpha_{i-1,j}, alpha_{i,j} = p_{i,j} q_{i,j}. A row
+    sums to at most 1; the rest is the probability that no position is selected.
 
     Departs: The published form divides cumulative sums by cumulative products, which must be
     clipped to stay above 0. Here the recursion runs over the anti-diagonals i + j, one after the
@@ -65,10 +65,10 @@ class _ExpectedAlignment(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         select, reached = ctx.saved_tensors
         of_alpha = _sheared(gradient)
-        # What a step's `reached` is worth to all later ones, from the last step backwards.
+        # The gradient of a step's `reached` through all later ones, from the last step backwards.
         worth = torch.zeros_like(of_alpha[:, 0])
         for step in reversed(range(select.shape[1])):
-            # A WRITE adds to alpha and to the next row, and takes away from its own.
+            # A WRITE adds to alpha and to the next row, and subtracts from its own.
             of_written = of_alpha[:, step] - worth
             of_written[:-1] += worth[1:]
             worth = torch.addcmul(worth, select[:, step], of_written)
@@ -82,12 +82,12 @@ def _sheared(values: Tensor) -> Tensor:
     flat = values.reshape(-1, rows, columns)
     padded = flat.new_zeros(rows, columns + rows, len(flat))
     padded[:, :columns] = flat.permute(1, 2, 0)
-    # A row that is one shorter than its length in memory begins one column later than the last.
+    # Reading rows that are one shorter than in memory shifts each by one more column.
     return padded.flatten(0, 1)[: rows * (columns + rows - 1)].view(rows, -1, len(flat))
 
 
 def _unsheared(sheared: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return [..., T, S] of `shape` from what `_sheared` made."""
+    """Return [..., T, S] of `shape` from the result of `_sheared`."""
     rows, columns = shape[-2:]
     padded = pad(sheared.flatten(0, 1), (0, 0, 0, rows)).view(rows, columns + rows, -1)
     return padded[:, :columns].permute(2, 0, 1).reshape(shape)
@@ -136,8 +136,8 @@ class _ScanBackwards(torch.autograd.Function):
 def hard_positions(selects: Tensor) -> Tensor:
     """Return [..., T] (int64): the columns of the heads, from 0, for selects [..., T, S].
 
-    For each token the first column that is selected, from where the head stood for the token
-    before; each row must select its last column that may be looked at.
+    It is the first selected column from the head's position for the previous token on; each row
+    must select its last visible column.
     """
     columns = torch.arange(selects.shape[-1], device=selects.device)
     # The next selected column from each one on, so that the loop below is one look-up per token.
@@ -151,9 +151,10 @@ def hard_positions(selects: Tensor) -> Tensor:
 
 
 class MonotonicHeads(SourceSelection):
-    """The energies by which the heads of all decoder blocks select: e = q k / sqrt(d) + b.
+    """The selection energies of the heads of all decoder blocks: e = q k / sqrt(d) + b.
 
-    Queries q are of decoder states, keys k of source states, b [N, H] is a bias for each head.
+    Queries q are those of decoder states, keys k those of source states, b [N, H] is a bias for
+    each head.
     """
 
     vector_parameters = ("bias",)
@@ -161,7 +162,7 @@ class MonotonicHeads(SourceSelection):
     def __init__(
         self, size: int, heads: int, blocks: int, source_size: int, *, bias: float, noise: float
     ) -> None:
-        """`bias` is what b begins as, `noise` the deviation of the energies' noise in training."""
+        """`bias` is the initial b, `noise` the standard deviation of energies' training noise."""
         super().__init__(size, heads, blocks, source_size)
         self.noise = noise
         self.bias = nn.Parameter(torch.full((blocks, heads), bias))
@@ -178,7 +179,7 @@ class MonotonicHeads(SourceSelection):
 class HeadPositions:
     """Positions of the heads of a search's rows: `columns` [R, N, H] (int64), from 0.
 
-    `proposed` [R, N, H] is where they would stand after the step in progress (None: there is none);
+    `proposed` [R, N, H] are their positions after the step in progress (None: there is none);
     `threshold` is the selection probability from which on they choose.
     """
 
@@ -192,7 +193,7 @@ class HeadPositions:
         return cls(torch.zeros(shape, dtype=torch.long, device=heads.bias.device))
 
     def put(self, rows: Tensor, part: HeadPositions) -> HeadPositions:
-        """Return the positions with what was proposed for some rows [R'], those of `part`."""
+        """Return the positions with the proposals of `part` for some rows [R']."""
         assert part.proposed is not None
         proposed = self.columns.clone() if self.proposed is None else self.proposed.clone()
         proposed[rows] = part.proposed
@@ -209,7 +210,7 @@ class Selection:
     """The selections of a block's heads, for target positions T (W in a step).
 
     Either alpha [B, H, T, S], expected alignments, or positions [B, H, T] and, in a step, readiness
-    [B, H, W]: the largest selection probability from where a head stood, within what is read.
+    [B, H, W]: the largest selection probability from a head's position on, in the source read.
     """
 
     alpha: Tensor | None = None
@@ -219,18 +220,19 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class MonotonicCache(SourceCache):
-    """The source as monotonic heads read it, for one pass over the target or one step.
+    """A source cache for monotonic heads, for one pass over the target or one step.
 
-    Made of a cache with the keys of `heads` (`with_keys`).
+    Built from a cache with the keys of `heads` (`with_keys`).
 
-    A head that selects nothing within what has been read stands at the last column read: at the
-    source's end, as the published systems have it, and likewise in a proposal that could still
-    read on (see `readiness`) or where something else than the heads decides on reading. The next
-    token's search begins there. So predictions with limited reads are those of a source that is
-    cut there, and training along given paths has the same rule: p is 1 in the last column read.
+    A head that selects nothing in the source read so far is placed at the last column read: at the
+    end of the source, as in the published systems, but also in a proposal that could still read on
+    (see `readiness`), and if something other than the heads decides on reading. The next token's
+    search begins there. So predictions with limited reads are those for a source that is cut there,
+    and training along fixed paths follows the same rule: p is 1 in the last column read.
 
-    `is_expected` says whether heads read by expected alignments, `start` [R, N, H] where they stand
-    before a step, with `threshold` (None outside of steps). `selections` has those of the blocks.
+    `is_expected` says whether heads use expected alignments; `start` [R, N, H] are their positions
+    before a step (None outside of steps), which uses `threshold`. `selections` has those of the
+    blocks.
     """
 
     heads: MonotonicHeads = dataclasses.field(kw_only=True)
@@ -240,7 +242,7 @@ class MonotonicCache(SourceCache):
     selections: dict[int, Selection] = dataclasses.field(default_factory=dict, kw_only=True)
 
     def select(self, block: int, features: Tensor) -> None:
-        """Have the heads of `block` select, for features [B, T, D], or [R, D] in a step."""
+        """Compute the selections of `block`, for features [B, T, D], or [R, D] in a step."""
         heads, start = self.heads, self.start
         if start is not None:
             features = features.unflatten(0, (-1, self.width))
@@ -249,7 +251,7 @@ class MonotonicCache(SourceCache):
             energies = energies + heads.noise * torch.randn_like(energies)
         probabilities = energies.sigmoid()
         columns = torch.arange(energies.shape[-1], device=energies.device)
-        # The last column that may be looked at, [B, 1, T, 1] or what broadcasts to it.
+        # The last visible column, [B, 1, T, 1] or broadcastable to it.
         last = columns[-1:]
         if self.mask is not None:
             last = torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
@@ -262,7 +264,7 @@ class MonotonicCache(SourceCache):
         if start is None:
             self.selections[block] = Selection(positions=hard_positions(selects))
             return
-        # [R, H] -> [B, H, W]: rows of a sentence stand where target positions do.
+        # [R, H] -> [B, H, W]: the rows of a sentence take the place of target positions.
         before = start[:, block].unflatten(0, (-1, self.width)).transpose(1, 2)[..., None]
         is_ahead = columns >= before
         positions = torch.where(selects & is_ahead, columns, len(columns)).amin(-1)
@@ -286,7 +288,7 @@ class MonotonicCache(SourceCache):
         return lookback_attention(alpha, energies)
 
     def mask_for(self, block: int, like: Tensor) -> Tensor:
-        """Return the additive mask [B, H, T, S] that shows heads what is up to their positions."""
+        """Return the additive mask [B, H, T, S] that hides columns after the heads' positions."""
         positions = self.selections[block].positions
         assert positions is not None
         columns = torch.arange(self.keys[block].shape[2], device=positions.device)
@@ -295,7 +297,7 @@ class MonotonicCache(SourceCache):
         return mask if self.mask is None else mask + self.mask.to(mask.dtype)
 
     def delays(self) -> Tensor:
-        """Return [B, N H, T]: the source tokens read when each head selects, expected or chosen."""
+        """Return [B, N H, T]: how many source tokens each head has read, or is expected to have."""
         parts = []
         for block in range(self.heads.blocks):
             selection = self.selections[block]
@@ -314,11 +316,11 @@ class MonotonicCache(SourceCache):
         return torch.stack([self._of_rows(block, "positions") for block in blocks], 1)
 
     def readiness(self) -> Tensor:
-        """Return [R]: the least over all heads of the largest selection probability in reach.
+        """Return [R]: the minimum over heads of the largest selection probability within reach.
 
-        It is at least the threshold exactly if every head has chosen. The heads of a block after
-        one that has not chosen count as 0: their queries depend on what it will choose, and are
-        those of a cut source until then. So readiness does not fall as reads grow.
+        It reaches the threshold exactly if every head has chosen. The heads of blocks after one
+        that has not chosen count as 0: their queries depend on its choice, and are those of a cut
+        source until then. So readiness does not decrease as reads grow.
         """
         total: Tensor | None = None
         for block in range(self.heads.blocks):
@@ -331,6 +333,6 @@ class MonotonicCache(SourceCache):
         return total.float()
 
     def _of_rows(self, block: int, name: str) -> Tensor:
-        """Return [R, H] of what a selection has as [B, H, W]."""
+        """Return a field [B, H, W] of a block's selection as [R, H]."""
         values: Tensor = getattr(self.selections[block], name)
         return values.transpose(1, 2).flatten(0, 1)

@@ -1,10 +1,11 @@
 """Information transport (ITST; Zhang and Feng, EMNLP 2022), and attention weighted by factors.
 
-`Transport` says how much information goes from each source token to each target token, in every
-decoder block: the matrices T [T, S], whose rows training brings to sums of 1. The block's attention
-is multiplied by its matrix, and a token is written once what has been read transports enough to it.
-`WeightedCache` is a source that is read by attention times factors, those of `TransportCache` or of
-layers/transformer/information.py. The Transformer with `model.reader` is built from them.
+`Transport` computes how much information each source token transports to each target token in every
+decoder block: the matrices T [T, S], whose rows are trained to sum to 1. The block's attention is
+multiplied by its matrix, and a token is written once the source read so far transports enough to
+it. `WeightedCache` is a source cache whose attention is multiplied by factors, those of
+`TransportCache` or of layers/transformer/information.py. The Transformer with `model.reader` is
+built from them.
 
 Letters: B sentences, R rows, H heads, N blocks, T target positions, S columns of the source, d
 features of a head.
@@ -22,7 +23,7 @@ from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceSelection
 
 LEAST_FACTOR = 1e-4
-"""No attention is multiplied by less: a row whose factors were all 0 could not be normalised."""
+"""The least factor of attention: a row whose factors are all 0 could not be normalised."""
 
 
 def reading_path(
@@ -30,10 +31,10 @@ def reading_path(
 ) -> Tensor:
     """Return the path [B, T]: the fewest reads with which `received` [B, T, S] reaches `needed`.
 
-    received[b, t, j] is what token t has with column j read and those before it, and does not fall
-    along j; `needed` is a number or [B]. is_source [B, S] is True on the columns that count, which
-    stand together; reads count these. A path never falls, is nowhere left of wait-1 nor of `before`
-    [B, T], and ends with the source.
+    received[b, t, j] is what token t has received after column j is read, and never decreases along
+    j; `needed` is a number or [B]. is_source [B, S] is True on the columns that count, which are
+    contiguous; reads count these. A path never decreases, reads at least as much as wait-1 and as
+    the path `before` [B, T], and at most the source.
     """
     if isinstance(needed, Tensor):
         needed = needed[:, None, None]
@@ -46,9 +47,9 @@ def reading_path(
 
 @dataclasses.dataclass(frozen=True)
 class WeightedCache(SourceCache):
-    """The source as read by softmax(e) f / sum(softmax(e) f), which is softmax(e + log f).
+    """A source cache with attention softmax(e) f / sum(softmax(e) f), which is softmax(e + log f).
 
-    `biases` has log f [B, 1, T, S] of each block (T is `width` in a step), as `select` made them.
+    `biases` has log f [B, 1, T, S] of each block (T is `width` in a step), written by `select`.
     """
 
     biases: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
@@ -61,9 +62,9 @@ class WeightedCache(SourceCache):
         return bias if self.mask is None else bias + self.mask.to(bias.dtype)
 
     def is_seen(self) -> Tensor:
-        """Return [B, T, S], or what broadcasts to it: True on source tokens that may be seen.
+        """Return [B, T, S], or broadcastable to it: True on visible source tokens.
 
-        What is before the source is not one of its tokens.
+        Columns before the source are not source tokens.
         """
         columns = torch.arange(self.keys[0].shape[2], device=self.keys[0].device)
         is_token = (columns >= self.lead)[None, None]
@@ -82,7 +83,7 @@ class Transport(SourceSelection):
 
     def matrix(self, block: int, features: Tensor, keys: Tensor) -> Tensor:
         """Return T [B, T, S] in float32 at least, for features [B, T, D], keys [B, H, S, d]."""
-        # In heads for the cache's sake alone: their products are summed.
+        # Split into heads only for the cache: their products are summed.
         query = self.queries(block, features) / math.sqrt(features.shape[-1])
         product = (query @ keys.transpose(-1, -2)).sum(1)
         product = product.to(torch.promote_types(product.dtype, torch.float32))
@@ -91,12 +92,12 @@ class Transport(SourceSelection):
 
 @dataclasses.dataclass(frozen=True)
 class TransportCache(WeightedCache):
-    """The source with its information transport, for one pass over the target or for one step.
+    """A source cache with information transport, for one pass over the target or for one step.
 
-    Made of a cache with the keys of `network` (`with_keys`).
+    Built from a cache with the keys of `network` (`with_keys`).
     With a `threshold` (in training), each block sees only as many source tokens as it and all
     earlier blocks need to receive that much information: these reads are `paths` [B, T]. `matrices`
-    [B, T, S] hold what all columns would transport, read or not.
+    [B, T, S] contain the transport of all columns, read or not.
 
     Departs: In the authors' code (github.com/ictnlp/ITST) the reads of a block in training do not
     depend on the earlier blocks, and a block sees one column beyond the threshold and at least one
@@ -136,9 +137,9 @@ class TransportCache(WeightedCache):
         return (whole * self.is_seen()[:, None])[..., self.lead :]
 
     def received(self) -> Tensor:
-        """Return [B, T] ([B, width] in a step): the information received from what is read.
+        """Return [B, T] ([B, width] in a step): the information received from the source read.
 
-        The least of all blocks: each of them has to have as much, as in the authors' code.
+        It is the minimum over blocks, each of which has to receive enough, as in the authors' code.
         """
         is_seen = self.is_seen()
         blocks = [(matrix * is_seen).sum(-1) for matrix in self.matrices.values()]

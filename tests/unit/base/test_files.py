@@ -95,11 +95,11 @@ def test_carriage_returns_alone_are_named(
 ) -> None:
     path = _file(tmp_path, packed(b"eins\rzwei\rdrei\r"))
     for read in (read_lines, lambda path: [part.read(Counter()) for part in read_shards(path)]):
-        with pytest.raises(InputError, match="carriage returns alone") as caught:
+        with pytest.raises(InputError, match="carriage returns only") as caught:
             list(read(path))
         assert "tr '\\r' '\\n'" in caught.value.advice
     monkeypatch.setattr(text_files, "LONGEST_LINE", 6)
-    with pytest.raises(InputError, match="carriage returns alone"):
+    with pytest.raises(InputError, match="carriage returns only"):
         list(read_lines(path))
     assert list(read_lines(_file(tmp_path, packed(b"eins\r")))) == ["eins"]
 

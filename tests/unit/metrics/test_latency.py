@@ -143,7 +143,7 @@ def test_names_units_and_convention() -> None:
 def test_what_does_not_fit_is_refused(
     delays: list[list[float]], sources: list[int], references: list[int] | None
 ) -> None:
-    with pytest.raises(ValueError, match=r"a sentence needs|delays are finite"):
+    with pytest.raises(ValueError, match=r"a sentence needs|delays must be finite"):
         latency(delays, sources, references)
     with pytest.raises(ValueError, match="counts words"):
         latency([[1]], [1], convention="simuleval")
@@ -246,7 +246,7 @@ def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
     for text, message in (
         ("tardines", "no latency metric `tardines`.*`tardiness`"),
         ("number", "no latency metric `number`"),
-        ("Tardy", r"own\.py:\d+: `Tardy` is no latency metric: .* Write `def Tardy\(delays, "),
+        ("Tardy", r"own\.py:\d+: `Tardy` is not a latency metric: .* Write `def Tardy\(delays, "),
         ("broken", r"`broken` failed at a trial.*ZeroDivisionError: .*\. It is called as"),
         ("words", "failed at a trial.*ValueError"),
         ("sentence", r"ValueError: This is a sentence\. It is called"),

@@ -439,7 +439,7 @@ def test_altered_configs_and_checksums_are_told(tmp_path: Path) -> None:
     write_json(path, config)
     with pytest.raises(StorageError, match=r"config\.json has been altered") as caught:
         read_record(path, dict[str, str | int], 1)
-    assert "take its entry `sha256` out" in caught.value.advice
+    assert "remove its entry `sha256`" in caught.value.advice
     del config["sha256"]
     write_json(path, config)
     assert read_record(path, dict[str, str | int], 1) == config
