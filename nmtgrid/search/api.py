@@ -49,7 +49,7 @@ class SearchPlan(CheckedSettings):
     """Beta of Wu et al. (2016): weight of the coverage term, which penalises source tokens that
     receive little attention."""
     nbest: Annotated[int, _COUNT] = 1
-    """Number of hypotheses (with `sample`, samples) returned for each sentence."""
+    """Number of hypotheses, or of samples with `sample`, returned for each sentence."""
     max_length_a: Annotated[float, _LENGTH] = 10.0
     """Maximum target length is a + b|x| tokens, with a this setting, b `max_length_b` and |x| the
     source length, without end symbols; a picture counts as 20 tokens. It is at least one token, and

@@ -143,7 +143,10 @@ def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     for arguments, words in (
         (("decode", exits, *verified, "--beam", "4"), "the beam size is 4"),
         (("decode", exits, *verified, "--sample"), "samples cannot be verified"),
-        (("decode", exits, *verified, "--coverage-penalty", "0.2"), "no `search.coverage_penalty`"),
+        (
+            ("decode", exits, *verified, "--coverage-penalty", "0.2"),
+            "do not support `search.coverage_penalty`",
+        ),
         (("decode", exits, *verified, "--ensemble", exits), "--ensemble"),
         (("decode", plain, *verified), "has one exit"),
         (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, not 3"),
