@@ -189,7 +189,7 @@ def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
 
 
 def _sentences(train: Split, limit: int = 0) -> Iterator[NDArray[numpy.int64]]:
-    """Yield `limit` targets (0: all) in pieces, each target followed by `_WINDOW` times -1."""
+    """Yield the first `limit` targets (0: all) in pieces, each followed by `_WINDOW` times -1."""
     tokens, offsets = train.target_tokens, train.target_offsets
     count = min(limit, len(offsets) - 1) if limit else len(offsets) - 1
     for start in range(0, count, _PIECE):
