@@ -36,14 +36,14 @@ from nmtgrid.search.translate import Translator
 from nmtgrid.search.verified import check_verified
 
 AUTO = "auto"
-"""Stands for a name: the model's own exit predictor, untuned."""
+"""Reserved name: the model's own exit predictor, untuned."""
 VERIFIED = "verified"
-"""Stands for a name: drafts of an early exit, verified by the full stack."""
+"""Reserved name: drafts of an early exit, verified by the full stack."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ExitPreset:
-    """A named halting mechanism with its thresholds, and its results where it was tuned."""
+    """A named halting mechanism with its thresholds, and its results on the tuning split."""
 
     name: str
     mechanism: Mechanism
@@ -67,7 +67,7 @@ class ExitPreset:
 
 
 def check_exit_name(name: str) -> None:
-    """Raise ConfigError for a name that `--exit` could not tell from a number or a word."""
+    """Raise ConfigError for a name that `--exit` could not tell from a number or a keyword."""
     check_name(name, "Settings of early exit", [AUTO, VERIFIED])
 
 
@@ -82,14 +82,15 @@ def save_exits(
     settings: Sequence[ExitPreset],
     tuning: str | None = None,
 ) -> None:
-    """Keep `settings` in a model's directory, instead of any of the same names.
+    """Save `settings` in a model directory, replacing any of the same names.
 
-    Those of a `tuning` replace whatever an earlier one of that name left, `NAME-BUDGET`. Raises
-    ConfigError where they do not fit the model, StorageError where they cannot be written.
+    Those of a `tuning` replace all presets `NAME-BUDGET` of an earlier one of that name. Raises
+    ConfigError if they do not fit the model, StorageError if they cannot be written.
     """
     for preset in settings:
         check_halt(preset.halt(), model)
-    # A tuning writes a preset for each budget; those of an earlier run with other budgets go.
+    # A tuning writes a preset for each budget; those of an earlier run with other budgets are
+    # removed.
     old = re.compile(rf"{re.escape(tuning)}-[0-9.]+") if tuning else None
     EXIT_FILE.save(
         folder, settings, lambda name: old is not None and old.fullmatch(name) is not None
@@ -99,7 +100,7 @@ def save_exits(
 def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitPreset:
     """Return the settings under `name`.
 
-    Raises ConfigError where there are none, or none that fit the model.
+    Raises ConfigError if there are none, or if they do not fit the model.
     """
     preset = EXIT_FILE.load_one(folder, name)
     try:
@@ -113,9 +114,9 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
     """Return the exit mechanism of `choice`: a block number, a keyword, or stored settings.
 
     "verified" may have settings, as in `verified exit=2 drafts=5`; "auto" is the model's own exit
-    predictor, which stops where that is likelier than not, or at the likeliest exit. Raises
-    ConfigError for what is not there or does not fit, and where stored settings were tuned on other
-    weights; see `SettingsFile.check_weights`.
+    predictor, which exits where that is more likely than not, or at the most likely exit. Raises
+    ConfigError if the choice does not exist or does not fit the model, and if stored settings were
+    tuned on other weights; see `SettingsFile.check_weights`.
     """
     model = with_exits(loaded.model)
     if choice.split()[:1] == [VERIFIED]:
@@ -143,17 +144,19 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
 
 
 def early_exit(model: Translator, exit: str | int) -> Translator:
-    """Return `model` with tokens that leave the decoder early: `nmtgrid.early_exit`.
+    """Return `model` with early exits: `nmtgrid.early_exit`.
 
     `exit` is the number of a block, or a text as for `decode --exit`: "auto", "verified",
-    "verified exit=2 drafts=5", or settings stored beside the model. The weights are shared, so
-    `model` stays as it is. Raises ConfigError for what does not fit, TypeError for arguments of
-    another type.
+    "verified exit=2 drafts=5", or the name of settings stored with the model. The weights are
+    shared, and `model` is not changed. Raises ConfigError if `exit` does not fit the model,
+    TypeError for arguments of another type.
     """
     if not isinstance(model, Translator):
         raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
     if not isinstance(exit, (str, int)) or isinstance(exit, bool):
-        raise TypeError(f"exit must be a block number or a text as 'verified', but is {exit!r}.")
+        raise TypeError(
+            f"exit must be a block number or a text such as 'verified', but is {exit!r}."
+        )
     return model.with_halt(halt_of(str(exit), model.loaded, model.warn), str(exit))
 
 

@@ -19,7 +19,7 @@ from nmtgrid.models.api import Needs, TranslationModel, with_exits
 from nmtgrid.search.select import uniform
 
 Mechanism = Literal["confidence", "geometric", "multinomial", "sequence"]
-"""Ways to tell where to stop: by thresholds (the first two) or by a predicted exit."""
+"""Ways to decide where to exit: by thresholds (the first two) or by a predicted exit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Predicted:
 class RandomExit:
     """Every token's exit is sampled from [1..count]: "Uniform" in tables 5.2 to 5.5.
 
-    What is drawn depends on the seed, the row's key and the step alone.
+    The draw depends only on the seed, the row's key and the step.
     """
 
     count: int
@@ -84,7 +84,7 @@ class RandomExit:
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         # A hash of seed, key and step instead of a generator: a row's exits do not depend on its
-        # batch, on its beam or on how often a block asks.
+        # batch, on its beam or on how many blocks call this.
         drawn = (uniform(self.seed, keys, step) * self.count).long() + 1
         return drawn <= exit
 
@@ -110,18 +110,18 @@ class GivenExits:
 
 
 def halt_by(mechanism: Mechanism, thresholds: Sequence[float]) -> Thresholds | Predicted:
-    """Return what halts by a mechanism; a predictor of exits has no thresholds."""
+    """Return the halt of a mechanism; an exit predictor has no thresholds."""
     if mechanism == "multinomial" or mechanism == "sequence":
         return Predicted(mechanism)
     return Thresholds(mechanism, tuple(thresholds))
 
 
 AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits
-"""The implementations."""
+"""The implementations of `Halt`."""
 
 
 def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
-    """Raise ConfigError where `halt` does not fit a model."""
+    """Raise ConfigError if `halt` does not fit a model."""
     count = with_exits(model).traits.num_exits
     if isinstance(halt, FixedExit) and halt.number > count:
         raise ConfigError(

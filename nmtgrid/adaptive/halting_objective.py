@@ -36,12 +36,12 @@ from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 
 OracleScore = Literal["likelihood", "correctness"]
-"""What an oracle judges exits by."""
+"""The score by which an oracle compares exits."""
 Kernel = Literal["plain", "normalised"]
 """Smoothing over a sentence's tokens: weights as printed, or made to sum to 1."""
 
 _TIE = 1e-9
-"""Scores nearer to each other than this are equal: sums in another order differ so little."""
+"""Scores that differ by less than this are equal: it is the rounding error of reordered sums."""
 
 
 def sequence_oracle(scores: Tensor, lengths: Tensor, depth_penalty: float) -> Tensor:
@@ -99,7 +99,7 @@ def smoothed(scores: Tensor, lengths: Tensor, sigma: float, kernel: Kernel = "pl
 
 
 def _without_padding(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the scores as float64, 0 on padding, whatever stood there."""
+    """Return the scores as float64, 0 on padding, whatever its values."""
     # Filled, not multiplied: infinity on padding times 0 would be NaN. In float64, because sums
     # over a long sentence decide between exits of nearly equal scores.
     is_real = is_token(lengths, scores.shape[1])
@@ -139,7 +139,7 @@ def exit_loss(logits: Tensor, exits: Tensor, family: Family) -> Tensor:
 
 
 def predicted_exits(logits: Tensor, family: Family, threshold: float = 0.5) -> Tensor:
-    """Return the exits [...] that are taken: the likeliest, or the first chi above `threshold`."""
+    """Return the exits [...] taken: the most likely ones, or the first chi above `threshold`."""
     if family != "geometric":
         return logits.argmax(-1) + 1
     # In float32, as `halting.Thresholds` compares in decoding.
@@ -217,7 +217,7 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
         total, sums = aligned_loss(model, states, targets, weights, settings.label_smoothing)
         nll, hits = exit_scores(model, states, targets.tokens)
         logits = model.halting_logits(batch, states)
-        # One prediction for a sentence counts at each of its tokens, as (5.9) sums.
+        # One prediction for a sentence counts at each of its tokens, as in the sum of (5.9).
         if family == "sequence":
             logits = logits[sites.sentence]
         scores = -nll if settings.oracle == "likelihood" else hits
@@ -256,9 +256,9 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
 
 
 def exit_scores(model: ExitModel, states: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what an oracle may judge by, [M, N] each, float32 at least, without gradient.
+    """Return both scores for oracles, [M, N] each, in float32 at least, without gradient.
 
-    First -log p of the targets [M] at each exit, then 1 where it predicts them, else 0.
+    First -log p of the targets [M] at each exit, then 1 if the exit predicts the target, else 0.
     """
     values, hits = [], []
     for exit, state in enumerate(states, 1):
@@ -271,7 +271,7 @@ def exit_scores(model: ExitModel, states: list[Tensor], targets: Tensor) -> tupl
 
 
 def family_of(model: ExitModel) -> Family:
-    """Return the family of a model's exit predictor. Raises ConfigError where it has none."""
+    """Return the family of a model's exit predictor. Raises ConfigError if it has none."""
     if model.traits.halting == "none":
         raise no_predictor(model, "geometric")
     return model.traits.halting

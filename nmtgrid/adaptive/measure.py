@@ -71,9 +71,9 @@ def token_flops(
 ) -> Tensor:
     """Return [B, T] (float64), the operations of each step, for exits [B, T], 0 after the end.
 
-    `source_lengths` [B] are the states that the decoder attends to; a pair of zeros, which needs
-    no products, is none. A block's source keys and values are counted at the step that first comes
-    to it. What exits are decided from, `needs`, costs something too.
+    `source_lengths` [B] are the numbers of states that the decoder attends to, without a pair of
+    zeros, which needs no products. A block's source keys and values are counted at the step that
+    first reaches it. Computing the input of exit decisions, `needs`, is counted too.
     """
     depths, written = exits.double(), (exits > 0).double()
     steps = torch.arange(1, exits.shape[1] + 1, device=exits.device).double()
@@ -110,7 +110,7 @@ def prediction_flops(sizes: DecoderSizes, exits: Tensor, needs: Needs) -> Tensor
 def corpus_flops(
     sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, needs: Needs = "nothing"
 ) -> float:
-    """Return the mean operations per step, end symbols' steps counted."""
+    """Return the mean operations per step, including those of end symbols."""
     steps = (exits > 0).sum().clamp(min=1)
     return float(token_flops(sizes, source_lengths, exits, needs).sum() / steps)
 
@@ -118,14 +118,14 @@ def corpus_flops(
 def verified_flops(
     sizes: DecoderSizes, source_length: int, verified: Verified, passes: Sequence[VerifiedPass]
 ) -> float:
-    """Return the operations of a translation by verified exits, drafts that fell included.
+    """Return the operations of a translation by verified exits, including rejected drafts.
 
-    `source_length` are the states that the decoder attends to. Blocks up to the exit run for all
-    tokens that are fed to them, the others for the positions that are verified.
+    `source_length` is the number of states that the decoder attends to. Blocks up to the exit run
+    for all tokens that are fed to them, the later ones for the positions that are verified.
     """
     exit, types = verified.exit, min(verified.types or sizes.types, sizes.types)
     later_blocks = sizes.blocks - exit
-    # Every block comes to have the source's keys and values.
+    # Every block computes the source's keys and values.
     total = 4.0 * sizes.blocks * source_length * sizes.size * sizes.encoder_size
     before = 0
     for ran in passes:
@@ -137,7 +137,7 @@ def verified_flops(
 
 
 def average_exit(exits: Tensor) -> float:
-    """Return the mean exit over all tokens, end symbols counted (section 5.4.3)."""
+    """Return the mean exit over all tokens, including end symbols (section 5.4.3)."""
     return float(exits.double().sum() / (exits > 0).sum().clamp(min=1))
 
 
@@ -185,15 +185,15 @@ def read_samples(
 
 
 Clock = Literal["wall", "processor"]
-"""Which clock counts; the processor's does not run while other programs do."""
+"""The clock to use; the processor's does not run while other programs do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
     """A model and its exit mechanism (None: all blocks run).
 
-    On a CPU the model is one that was prepared for decoding (`search.precision.prepare`): `bf16`
-    says whether it needs autocast besides.
+    On a CPU the model has been prepared for decoding (`search.precision.prepare`); `bf16` says
+    whether it also needs autocast.
     """
 
     name: str
@@ -208,7 +208,7 @@ class System:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """The translations of a system, in the order of the sentences, and the seconds.
+    """The translations of a system, in the order of the sentences, and the seconds taken.
 
     An empty source has no hypothesis. Seconds are wall-clock time, or processor time of all cores
     together.
@@ -222,12 +222,12 @@ class Decoded:
 
     @property
     def seconds(self) -> float:
-        """By the clock that was asked for."""
+        """Seconds on the chosen clock."""
         return self.wall_seconds if self.clock == "wall" else self.processor_seconds
 
     @property
     def tokens(self) -> int:
-        """Units written, end symbols counted."""
+        """Units written, including end symbols."""
         return sum(len(hypothesis.tokens) + 1 for hypothesis in self.hypotheses if hypothesis)
 
 
@@ -249,7 +249,7 @@ class Measured:
     flops_per_token: float | None
 
     def values(self) -> dict[str, Any]:
-        """Return JSON keys."""
+        """Return the values by their JSON keys."""
         return {
             "bleu": self.bleu,
             "average_exit": None if math.isnan(self.average_exit) else self.average_exit,
@@ -287,8 +287,8 @@ def decode(
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
-    # As many as a system with exits of whole sentences searches together. Sentences that are
-    # translated one by one do not wait for each other.
+    # As many batches as a system with exits of whole sentences searches together. Sentences that
+    # are translated one by one are not grouped (`_timed`).
     together = max(engine.batches_together(system.halt) for system in systems)
     for number, parts in enumerate(chunks(batches(samples, setup.batch), together)):
         groups = [[samples[index] for index in indices] for indices in parts]
@@ -297,7 +297,7 @@ def decode(
             for system in systems:
                 _timed(system, [groups[0][:2]], setup)
         for turn, system in enumerate(systems):
-            # The least of the runs: noise of the machine only adds.
+            # The minimum of the runs: noise only adds time.
             runs = [_timed(system, groups, setup) for _ in range(setup.repeats)]
             hypotheses = runs[0][0]
             seconds[turn] += min(run[1] for run in runs)
@@ -312,20 +312,20 @@ def decode(
 
 
 def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
-    """Return the indices of the sentences that have a source, alike in length, part by part."""
+    """Return batches of the indices of sentences that have a source, of similar length."""
     usable = [index for index, sample in enumerate(samples) if sample.source]
     usable.sort(key=lambda index: len(samples[index].source))
     return chunks(usable, size)
 
 
 def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> Measured:
-    """Return the scores and costs of what was decoded."""
+    """Return the quality and cost of decoded translations."""
     texts = translations(decoded, pipeline)
     references = [sample.reference for sample in samples]
     raw = [sample.raw_reference for sample in samples]
     score = bleu(texts, references, bleu_tokenizer(pipeline.facts.target_lang, raw, "none"))
     model = decoded.system.model
-    # Without early exit every token left after the last block, if there are blocks at all.
+    # Without early exit every token exited after the last block, if there are blocks at all.
     count = depth_of(model) or 0
     exits, lengths = _exits(decoded, samples, model, count)
     sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None
@@ -358,7 +358,7 @@ def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
 
 
 def depth_of(model: TranslationModel) -> int | None:
-    """Return the decoder's blocks; None for an architecture that has no stack of a decoder's."""
+    """Return the number of decoder blocks; None for an architecture without a decoder stack."""
     depth: int | None = getattr(model.config, "decoder_depth", None)
     return depth
 
@@ -366,7 +366,7 @@ def depth_of(model: TranslationModel) -> int | None:
 def _timed(
     system: System, groups: Sequence[Sequence[Sample]], setup: DecodeSetup
 ) -> tuple[list[Hypothesis], float, float]:
-    """Return the hypotheses of some batches, and the seconds by the clock and by the processor."""
+    """Return the hypotheses of some batches, and the seconds of wall-clock and processor time."""
     by_exit = setup.batch > 1 and engine.batches_together(system.halt) > 1
     parts = [[*itertools.chain(*groups)]] if by_exit else groups
     count = len(groups) if by_exit else 1
@@ -377,7 +377,7 @@ def _timed(
     # Random exits depend on the line, not on the batch that contains the sentence.
     keys = [torch.tensor([sample.line for sample in part]) for part in parts]
     hypotheses: list[Hypothesis] = []
-    # A GPU works behind the program's back: both readings of the clock wait for it.
+    # A GPU works asynchronously, so both clock readings synchronise with it.
     _wait(setup.device)
     started, busy = time.perf_counter(), time.process_time()
     with autocast(setup.device, system.bf16):
@@ -401,7 +401,7 @@ def _exits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the exits [B, T] of all sentences with a source, 0 after their end.
 
-    The second tensor [B] counts the source states that attention multiplies: not a pair of zeros.
+    The second tensor [B] has the numbers of source states in products, without a pair of zeros.
     """
     rows = [
         (hypothesis.exits or [count] * (len(hypothesis.tokens) + 1), len(sample.source))
@@ -410,6 +410,6 @@ def _exits(
     ]
     longest = max((len(exits) for exits, _ in rows), default=0)
     table = torch.tensor([[*exits, *[0] * (longest - len(exits))] for exits, _ in rows])
-    # Sources here are without end symbol; the marker says what is added to them.
+    # Sources here have no end symbol; the marker determines what is added to them.
     added = {"none": 0, "begin": 2}.get(getattr(model.config, "source_marker", ""), 1)
     return table.view(len(rows), longest), torch.tensor([length + added for _, length in rows])

@@ -41,9 +41,9 @@ def exit_weights(weighting: Weighting, count: int) -> list[float]:
 
 
 def rotated(weights: Sequence[float], rotation: int, update: int) -> list[float]:
-    """Return the weights of an update that trains so many of the earlier exits, in turn.
+    """Return the weights of an update that trains `rotation` of the earlier exits, in turn.
 
-    Their means over as many updates as there are earlier exits are `weights`.
+    Averaged over as many updates as there are earlier exits, they equal `weights`.
     """
     earlier = len(weights) - 1
     trained = {(update * rotation + offset) % earlier for offset in range(rotation)}
@@ -71,7 +71,7 @@ Reads = Literal["whole", "sampled"]
 
 @dataclasses.dataclass(frozen=True)
 class ExitSettings(SmoothedSettings):
-    """The setting that all objectives of exits share."""
+    """The setting shared by all objectives of exits."""
 
     reads: Reads = dataclasses.field(default="whole", kw_only=True)
     """The source that each prediction sees: the whole, or, for simultaneous translation, what has
@@ -80,16 +80,15 @@ class ExitSettings(SmoothedSettings):
 
 @dataclasses.dataclass(frozen=True)
 class AllExitsSettings(ExitSettings):
-    """Settings that aligned and mixed training share."""
+    """Settings shared by aligned and mixed training."""
 
     distillation: Annotated[float, FROM_0] = dataclasses.field(default=0.0, kw_only=True)
     """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
     exit's predictions. Its gradient does not reach the last exit. With `exits-mixed` these are the
     predictions without early exits, one more pass without gradients."""
     exits_from: Annotated[float, BELOW_1] = dataclasses.field(default=0.0, kw_only=True)
-    """Share of the run, by the first limit of updates, minutes or epochs that it will reach, before
-    the earlier exits are trained. Until then the decoder learns without them, at the cost of one
-    that has none."""
+    """Share of the run in which only the last exit is trained, at the cost of a decoder without
+    exits. It is a share of the limit (updates, minutes or epochs) that will be reached first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +106,16 @@ class AlignedSettings(AllExitsSettings):
     """How gradients are scaled. `printed` is algorithm 2 of the thesis, which does not change the
     ratio; for an ablation."""
     rotation: Annotated[int, FROM_0] = 0
-    """Number of earlier exits that each update trains beside the last one, in turn, with weights
-    that make up for the updates without them. A small number makes updates faster. 0: all."""
+    """Number of earlier exits that each update trains in addition to the last one, in turn, with
+    weights that compensate for the updates without them. A small number makes updates faster. 0:
+    all."""
 
 
 _Settings = TypeVar("_Settings", bound=AllExitsSettings)
 
 
 def exit_sites(model: TranslationModel, batch: Batch, reads: Reads) -> PredictionSites:
-    """Return a prediction for each target position, of the whole source or along sampled paths.
+    """Return a site for each target position, with the whole source or along sampled paths.
 
     In validation the same paths are sampled each time.
     """
@@ -128,13 +128,13 @@ def exit_sites(model: TranslationModel, batch: Batch, reads: Reads) -> Predictio
 
 
 def check_reads(model: TranslationModel, reads: Reads) -> None:
-    """Raise ConfigError where predictions cannot be trained with a part of the source."""
+    """Raise ConfigError if `reads` is sampled and the model does not support limited reads."""
     if reads == "sampled":
         model.check_prefixes()
 
 
 class _AllExits(BaseObjective[_Settings], abc.ABC):
-    """What both objectives share: the part of the run in which the last exit is trained alone."""
+    """Base of both objectives: the first part of the run, which trains only the last exit."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         settings = self.settings
@@ -164,14 +164,14 @@ class Aligned(_AllExits[AlignedSettings]):
 
     With `distillation` earlier exits also learn from the predictions of the last exit, which gets
     no gradient from this term. `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` are
-    logged for each exit. With `exits_from` the last exit alone is trained first, and the best
-    weights are chosen by the weighted mean of all exits' likelihoods: by that of the last exit they
-    could be weights whose other exits have not been trained.
+    logged for each exit. With `exits_from` only the last exit is trained first, and the best
+    weights are chosen by the weighted mean of all exits' likelihoods: by that of the last exit,
+    weights could be chosen whose other exits have not been trained.
 
-    `rotation` takes R of the N - 1 earlier exits in each update, the next ones in the next (the
+    `rotation` trains R of the N - 1 earlier exits in each update, the next ones in the next (the
     rotation of LayerSkip, Elhoushi et al., 2024), with (N - 1) / R times their weight: the same
-    loss on average over N - 1 updates. An update then computes the likelihoods of R earlier exits,
-    so that training logs that of the last exit alone; validation logs all of them.
+    loss on average over N - 1 updates. An update then computes the likelihoods of only R earlier
+    exits, so that training logs only that of the last exit; validation logs all of them.
 
     Departs: Algorithm 2 scales both losses of a block alike, so their ratio does not change. Here
     only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this
@@ -231,8 +231,8 @@ class Mixed(_AllExits[MixedSettings]):
 
     All sequences go through the model at once, as rows of one batch that share the encoded source.
     In validation the same exits are sampled each time. With `distillation`, earlier exits also
-    learn from the predictions of the full stack, along which no token exits early. With
-    `exits_from` no token exits early in the first part of the training.
+    learn from the predictions of the full stack, for which no token exits early. With `exits_from`
+    no token exits early in the first part of the training.
 
     Departs: The printed indices of exits and steps are inconsistent. Here n_t is the exit that
     predicts y_t.
@@ -250,7 +250,8 @@ class Mixed(_AllExits[MixedSettings]):
         passes = features.unflatten(0, (-1, len(sites)))
         full_stack = self._full_stack(model, several, all_sites) if settings.distillation else None
         targets = SiteTargets.at(several, sites)
-        # Exit by exit, because each may have a classifier of its own; a GPU is asked once for all.
+        # Exit by exit, because each may have its own classifier; the sizes take one
+        # synchronisation.
         exits = range(1, model.traits.num_exits + 1)
         sizes = torch.stack([(depth == exit).sum() for exit in exits]).tolist()
         split = depth.argsort(stable=True).split(sizes)
@@ -272,7 +273,7 @@ class Mixed(_AllExits[MixedSettings]):
 
     @torch.no_grad()
     def _full_stack(self, model: ExitModel, batch: Batch, sites: PredictionSites) -> Teacher:
-        """Return the last exit's predictions at all sites, of tokens that all leave there."""
+        """Return the last exit's predictions at all sites, for tokens that all exit there."""
         features = model.features(*both_passes(batch, sites))
         last = model.classifier().detached()
         return Teacher(features, last.weight, last.bias, self.settings.distillation)
@@ -288,8 +289,8 @@ def aligned_loss(
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Return the weighted sum of the exits' losses, and each one's negative log-likelihood.
 
-    states are N tensors [M, D], of exits 1 to N; `distillation` is what the last exit's prediction
-    counts as a target of the others. Exits without weight are left out.
+    states are N tensors [M, D], of exits 1 to N; `distillation` is the weight of the last exit's
+    prediction as a target of the others. Exits without weight are skipped.
     """
     total, sums = torch.zeros((), device=targets.tokens.device), {}
     teacher = None
@@ -318,12 +319,12 @@ def own_gradients(
 ) -> Tensor:
     """Return zero, whose gradient is that of the weighted sum of exits' losses, classifiers fixed.
 
-    states are N tensors [M, D] which depend on the parameters of their own block alone.
+    states are N tensors [M, D], each of which depends only on the parameters of its own block.
     """
     total = torch.zeros((), device=targets.tokens.device)
     for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
         if share:
-            # The classifiers' gradients come from the aligned loss alone.
+            # The classifiers' gradients come only from the aligned loss.
             classifier = model.classifier(exit).detached()
             loss, _ = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
             total = total + share * loss
@@ -338,19 +339,19 @@ def weighted(weights: Sequence[float], sums: Mapping[int, Tensor]) -> Tensor:
 
 
 def by_exit(sums: Mapping[int, Tensor]) -> dict[str, Tensor]:
-    """Return what is logged of the exits' negative log-likelihoods."""
+    """Return the log entries of the exits' negative log-likelihoods."""
     return {f"nll_exit_{exit}": value for exit, value in sums.items()}
 
 
 def classifier_of(model: ExitModel, exit: int) -> Classifier:
     """Return the classifier of an exit, without gradient in validation."""
-    # The fused loss computes the weights' gradient in its forward pass if they ask for one.
+    # The fused loss computes the weights' gradient in its forward pass if they require one.
     classifier = model.classifier(exit)
     return classifier if torch.is_grad_enabled() else classifier.detached()
 
 
 def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) -> Tensor:
-    """Return exits of the shape of `like`, drawn evenly from [1..N]."""
+    """Return exits of the shape of `like`, drawn uniformly from [1..N]."""
     # On the generator's device, so that validation draws the same exits everywhere.
     device = like.device if generator is None else generator.device
     exits = torch.randint(1, num_exits + 1, like.shape, generator=generator, device=device)

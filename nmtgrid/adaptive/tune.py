@@ -2,8 +2,8 @@
 
 One teacher-forced pass records, for every token, each exit's prediction and confidence; `replay`
 then evaluates thousands of threshold vectors on these records without decoding. Unlike in decoding,
-exits do not change the states of later tokens there. For each budget (a range of average exits) the
-few vectors that agree best with the full stack are therefore decoded.
+exits in the replay do not change the states of later tokens. For each budget (a range of average
+exits) the few vectors that agree best with the full stack are therefore decoded.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Recorded = Literal["confidence", "geometric"]
 """Mechanisms that decide by thresholds."""
 
 _CHUNK = 1024
-"""Predictions classified at once: never [M, V] of a whole batch."""
+"""Number of predictions classified at once, instead of [M, V] for a whole batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """M tokens, end symbols included, of a decoder with N exits.
+    """M tokens, including end symbols, of a decoder with N exits.
 
     `sentence` [M] are the sentences' numbers, scores [M, N - 1] the values that are compared with
-    thresholds, hits [M, N] whether an exit predicts the forced token, and agrees [M, N] whether it
-    predicts the token of the full stack.
+    thresholds; hits [M, N] says whether an exit predicts the forced token, and agrees [M, N]
+    whether it predicts the token of the full stack.
     """
 
     sentence: NDArray[Any]
@@ -59,10 +59,10 @@ def record(
     bf16: bool = False,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> Records:
-    """Return the records of batches with forced targets; `indices` are their numbers.
+    """Return the records of batches with forced targets, whose `indices` number the sentences.
 
-    `advance` gets the number of each batch's sentences. Raises ConfigError where the model has no
-    network for this mechanism, or without a batch.
+    `advance` gets the number of sentences of each batch. Raises ConfigError if the model has no
+    network for this mechanism, or if there are no batches.
     """
     if mechanism == "geometric" and model.traits.halting != "geometric":
         raise no_predictor(model, mechanism)
@@ -118,7 +118,7 @@ def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
 
 
 def predict(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
-    """Return the likeliest token [M] of each state [M, D], and its probability. Eq. (5.18)."""
+    """Return the most probable token [M] of each state [M, D], and its probability. Eq. (5.18)."""
     tokens, largest = [], []
     for part in state.split(_CHUNK):
         bias = None if classifier.bias is None else classifier.bias.to(part.dtype)
@@ -151,8 +151,9 @@ def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -
     for any.
     """
     count = len(thresholds)
-    # For each exit and each threshold value in use: the set of tokens that go on there, as bits.
-    # A vector of thresholds is then a chain of intersections of such sets, 64 tokens an operation.
+    # For each exit and each threshold value in use: the set of tokens that continue there, as bits.
+    # A vector of thresholds is then a chain of intersections of such sets, with 64 tokens per
+    # operation.
     values = [numpy.unique(column, return_inverse=True) for column in _float(thresholds).T]
     gone_on, agreeing = numpy.zeros(count), numpy.zeros(count)
     for first in range(0, len(scores), _TOKENS):
@@ -173,24 +174,24 @@ def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -
 
 
 def _walk(sets: list[NDArray[Any]], right: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return [K]: blocks run beyond the first, summed over tokens, and the number of hits.
+    """Return the numbers [K] of blocks run beyond the first, summed over tokens, and of hits.
 
-    `sets` has for each exit but the last [K, words], the tokens that would go on there; right [N,
-    words] those that each exit gets right. Padding is in no set of `right`, and never goes on.
+    `sets` has, for each exit except the last, the tokens [K, words] that would continue there;
+    right [N, words] are those for which an exit has a hit. Padding is in none of these sets.
     """
     on = numpy.full_like(sets[0], numpy.iinfo(numpy.uint64).max)
     further = numpy.zeros(len(on))
     good = numpy.zeros(len(on))
     for exit, going in enumerate(sets):
         after = on & going
-        good += _sizes((on ^ after) & right[exit])  # on ^ after: those that leave here
+        good += _sizes((on ^ after) & right[exit])  # on ^ after: those that exit here
         further += _sizes(after)
         on = after
     return further, good + _sizes(on & right[-1])
 
 
 def _packed(members: NDArray[Any]) -> NDArray[Any]:
-    """Return sets [rows, tokens] (bool) as words of 64 bits, padded with tokens that are not in."""
+    """Return sets [rows, tokens] (bool) as words of 64 bits, padded with tokens not in the set."""
     rows, tokens = members.shape
     packed = numpy.zeros((rows, -(-tokens // 64) * 8), dtype=numpy.uint8)
     bits = numpy.packbits(members, axis=1)
@@ -204,16 +205,16 @@ def _sizes(sets: NDArray[Any]) -> NDArray[Any]:
 
 
 def _float(values: NDArray[Any]) -> NDArray[Any]:
-    # As decoding compares, see `halting.Thresholds`.
+    # As compared in decoding, see `halting.Thresholds`.
     return numpy.ascontiguousarray(values, dtype=numpy.float32)
 
 
 _STEPS = 1000
-"""Thresholds are drawn from so many values, evenly: their sets of tokens are made once for each."""
-# Widths such as 0.1 are not exact in binary: an exit on an edge must keep to its range.
+"""Number of values from which thresholds are drawn; the sets of tokens are made once for each."""
+# Widths such as 0.1 are not exact in binary: an exit on an edge must stay in its range.
 _EDGE = 1e-9
 _LEAST = 1e-4
-"""Share of tokens: disagreement below it is all one."""
+"""Share of tokens below which disagreements are not distinguished."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,8 +230,8 @@ class Budgets:
             raise ConfigError(f"`--budget` must be a number above 0, but is {self.width:g}.")
 
     def index_of(self, average_exit: float) -> int:
-        """Return the index of its range, from 0; the lower end of a range belongs to it."""
-        # An average exit of exactly N would open a range of its own.
+        """Return the index of the range, from 0; the lower end of a range belongs to it."""
+        # An average exit of exactly N would otherwise open another range.
         last = math.ceil((self.exits - 1) / self.width - _EDGE) - 1
         return max(0, min(last, math.floor((average_exit - 1) / self.width + _EDGE)))
 
@@ -250,7 +251,7 @@ class Finalist:
 
 
 def draw_thresholds(count: int, exits: int, seed: int = 1) -> NDArray[Any]:
-    """Return `count` vectors [count, N - 1] drawn evenly from (0, 1), to the thousandth."""
+    """Return `count` vectors [count, N - 1] drawn uniformly from (0, 1), in steps of 0.001."""
     drawn = numpy.random.default_rng(seed).integers(0, _STEPS, (count, exits - 1))
     # Midpoints of the steps: a threshold of exactly 0 or 1 would stop all tokens, or none.
     thresholds: NDArray[Any] = (drawn + 0.5) / _STEPS
@@ -263,7 +264,7 @@ def finalists(
     """Return the `keep` vectors of each budget with the best agreement, by rising average exit.
 
     Agreement is with the full stack, or, if `truth`, with the forced tokens. Of vectors with the
-    same results one is kept; at equal agreement the faster comes first.
+    same results one is kept; at equal agreement the faster one comes first.
     """
     kept: dict[int, list[Finalist]] = defaultdict(list)
     for finalist in _ranked(records, thresholds, truth):
@@ -279,7 +280,7 @@ def refills(
     """Return up to `keep` vectors for each budget of `shifts` that may meet it when decoded.
 
     A shift is how much deeper such vectors exit in decoding than in the replay. Those in `tried`
-    are left out.
+    are excluded.
     """
     kept: dict[float, list[Finalist]] = {budget: [] for budget in shifts}
     for finalist in _ranked(records, thresholds, truth):
@@ -291,7 +292,7 @@ def refills(
 
 
 def _add(rivals: list[Finalist], finalist: Finalist, most: int) -> None:
-    """Add a vector unless there are enough, or one that does the same."""
+    """Add a vector unless there are `most` already, or one with the same results."""
     if len(rivals) == most:
         return
     results = [(other.average_exit, other.agreement) for other in rivals]
@@ -336,7 +337,7 @@ def lost_budgets(
     """Return budgets that vectors met in the replay, but none in decoding.
 
     Both are average exits. The vector with the best agreement is often close to the upper end of
-    its budget, and exits a little deeper in decoding; others exit earlier than they replayed.
+    its budget, and exits a little deeper in decoding; others exit earlier than in the replay.
     """
     kept = {budgets.budget(value) for value in decoded}
     return sorted({budgets.budget(value) for value in replayed} - kept)
@@ -351,7 +352,7 @@ class Choice:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """Those of the mechanism; none of one that has no thresholds."""
+        """The thresholds of the mechanism, if it has any."""
         halt = self.system.halt
         return halt.values if isinstance(halt, Thresholds) else ()
 

@@ -1,11 +1,11 @@
 """Converts a directory of transformers' `MarianMTModel`, such as OPUS-MT, to a Transformer.
 
-Weights are safetensors, the rest is JSON and two models of SentencePiece; nothing of it is run.
+Weights are safetensors, the rest is JSON and two SentencePiece models; nothing in them is executed.
 Called by `nmtgrid import-marian`.
 
 The types keep their order after our four special symbols. Marian has no `<s>`: its decoder starts
-with the padding type's vector (`decoder_start_token_id`), which `<s>` has here; as an output `<s>`
-gets a bias so low that its probability is zero.
+with the vector of the padding type (`decoder_start_token_id`), which becomes that of `<s>`; as an
+output `<s>` gets a bias so low that its probability is zero.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONVERT = (
     "M.from_pretrained('{0}').save_pretrained('{0}')\""
 )
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
-# Options of early versions of transformers that its present ones pass over.
+# Options of early versions of transformers that current ones ignore.
 _OFF = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
 _NEUTRAL = {
     "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
@@ -59,7 +59,7 @@ _NEUTRAL = {
     "do_sample": (False,), "early_stopping": (False,), "exponential_decay_length_penalty": (),
     "forced_bos_token_id": (), "suppress_tokens": (), "begin_suppress_tokens": (),
 }  # fmt: skip
-"""Settings of a search that ours lacks, with the values that change nothing."""
+"""Search settings without a counterpart here, with their neutral values."""
 
 
 class _Config(Record):
@@ -112,7 +112,7 @@ class _Tokenizer(Record):
 
 @dataclasses.dataclass(frozen=True)
 class _Weights:
-    """The tensors of a folder, under the names that fairseq's would have."""
+    """The tensors of a folder, under fairseq's names."""
 
     path: Path
     views: Mapping[str, Entry]
@@ -120,7 +120,7 @@ class _Weights:
 
     @property
     def max_bytes(self) -> int:
-        # As fp32 a tensor of two bytes a number doubles, and tied ones may stand there twice.
+        # As fp32 a tensor of two bytes per number doubles, and tied ones may be stored twice.
         return 4 * self.path.stat().st_size + (1 << 20)
 
     def load(self, name: str) -> Tensor:
@@ -136,7 +136,7 @@ class _Types:
 
     def reordered(self, rows: Tensor) -> Tensor:
         """Return `rows` [V, ...] in the order of our types."""
-        # Ours has `<s>` besides.
+        # Ours has `<s>` in addition.
         if len(rows) != len(self.rows) - 1:
             raise ValueError(f"{len(rows):,} rows for {len(self.rows) - 1:,} types")
         if rows.is_meta:
@@ -156,9 +156,9 @@ def import_folder(
 ) -> dict[str, Any]:
     """Write the model in `folder` as a model directory `out`, which must not exist yet.
 
-    Languages that are None are those that the folder names. Returns the facts of the model as JSON
-    keys. Raises ModelError, StorageError or InputError for files that are missing or damaged,
-    ConfigError with all that is not the same in our Transformer.
+    Languages that are None are read from the folder. Returns the facts of the model as JSON keys.
+    Raises ModelError, StorageError or InputError for files that are missing or damaged, ConfigError
+    listing everything that is different in our Transformer.
     """
     check_replaceable(out, overwrite=None)
     _check_files(folder)
@@ -184,7 +184,7 @@ def import_folder(
         if not language or "/" in language
     ]
     if faults:
-        raise ConfigError([f"{folder}:", *faults], "Only what is the same model can be imported.")
+        raise ConfigError([f"{folder}:", *faults], "Only equivalent models can be imported.")
     models = [SentencePieceModel.load(folder / f"{side}.spm") for side in ("source", "target")]
     facts = TextFacts(
         str(languages["source"]), str(languages["target"]), tokenize="none",
@@ -201,7 +201,7 @@ def import_folder(
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ModelError unless the folder has what is read of it."""
+    """Raise ModelError unless the folder has all files that are read."""
     if not folder.is_dir():
         raise ModelError(
             f"There is no folder {folder}.",
@@ -225,12 +225,12 @@ def _check_files(folder: Path) -> None:
     if missing:
         raise ModelError(
             f"{folder} lacks {', '.join(f'`{name}`' for name in missing)}.",
-            "Fetch the whole folder of the model, its tokenizer included.",
+            "Fetch the whole folder of the model, including its tokenizer.",
         )
 
 
 def _config_faults(config: _Config) -> list[str]:
-    """Return what our Transformer does not have."""
+    """Return a fault for each option that our Transformer does not have."""
     faults = []
     if config.activation_function not in _ACTIVATIONS:
         names = ", ".join(f"`{name}`" for name in _ACTIVATIONS)
@@ -265,8 +265,8 @@ def _read_types(folder: Path, config: _Config, separate: bool) -> tuple[_Types, 
     path = folder / ("target_vocab.json" if separate else "vocab.json")
     if separate and not path.is_file():
         raise ModelError(
-            f"{folder} lacks `{path.name}`, which `tokenizer_config.json` asks for.",
-            "Fetch the whole folder of the model, its tokenizer included.",
+            f"{folder} lacks `{path.name}`, which `tokenizer_config.json` requires.",
+            "Fetch the whole folder of the model, including its tokenizer.",
         )
     target = _types(path, target_size, config.decoder_start_token_id)
     if target.rows[END] != config.eos_token_id:
@@ -279,7 +279,7 @@ def _read_types(folder: Path, config: _Config, separate: bool) -> tuple[_Types, 
 
 
 def _types(path: Path, size: int, start: int | None) -> _Types:
-    """Return the `size` types of a `vocab.json`; `<s>` has the vector of the id `start`."""
+    """Return the `size` types of a `vocab.json`; `<s>` gets the vector of the id `start`."""
     advice = "Do `config.json` and the vocabulary belong together?"
     ids = read_json(path)
     if not fits(ids, dict[str, Count]):
@@ -308,7 +308,7 @@ def _types(path: Path, size: int, start: int | None) -> _Types:
     others = [number for number in range(size) if number not in special]
     if start is not None:
         special[BEGIN] = start
-    # What no text can be, such as a name with spaces in it, still has its id.
+    # Names that cannot occur in text, such as those with spaces, keep their ids.
     types = [
         name if name.split() == [name] and name not in SPECIALS and "\0" not in name else None
         for name in (str(names[number]) for number in others)
@@ -354,7 +354,7 @@ def _plan(config: _Config, weights: _Weights, sides: Sequence[_Types]) -> Plan:
         copies = dict.fromkeys(names, "shared.weight")
     elif is_tied:
         copies = {"lm_head.weight": embeddings["decoder"]}
-    # Early versions keep positions, and a matrix that nothing shares.
+    # Early versions also store positions, and `shared.weight` even if nothing shares it.
     plan = Plan("transformer", ours, copies, ("embed_positions.weight", "shared.weight"))
     _check_positions(config, weights)
     if plan.config.faults():
@@ -366,7 +366,7 @@ def _plan(config: _Config, weights: _Weights, sides: Sequence[_Types]) -> Plan:
         "output_bias": computed(target.output_bias, "final_logits_bias"),
     }
     if is_shared:
-        # One matrix, whose row of `<s>` only the target reads.
+        # One matrix; only the target reads its row of `<s>`.
         recipes["source_embedding.weight"] = recipes["target_embedding.weight"]
     if not is_tied:
         recipes["output_weight"] = computed(target.reordered, "lm_head.weight")
@@ -392,9 +392,9 @@ def _check_positions(config: _Config, weights: _Weights) -> None:
 def _search(
     folder: Path, values: Mapping[str, Any], config: _Config, notes: list[str]
 ) -> dict[str, Any]:
-    """Return our settings of the search, and note what `generate` does otherwise."""
+    """Return our search settings, and add notes on what `generate` does differently."""
     path = folder / "generation_config.json"
-    # Early versions keep these settings in `config.json`.
+    # Early versions store these settings in `config.json`.
     if path.is_file():
         generation = read_json(path)
     else:
@@ -418,7 +418,8 @@ def _search(
     penalty = record.length_penalty
     if penalty < 0:
         notes.append(f"`length_penalty` is {penalty}, which is replaced by 0")
-    # All count the end symbol, and all but `max_new_tokens`, which wins, the start symbol.
+    # All limits count the end symbol, and all but `max_new_tokens`, which takes precedence, also
+    # the start symbol.
     longest = record.max_length or config.max_position_embeddings
     if record.max_new_tokens is not None:
         longest = record.max_new_tokens + 1

@@ -24,7 +24,7 @@ from nmtgrid.models.directory import LoadedModel
 from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
-# Positions that are exported: the longest source or translation.
+# Number of exported positions: the longest source or translation.
 POSITIONS = 2048
 # Bias of symbols that no search may write; it fits into fp16 too.
 NEVER = -1e4
@@ -70,11 +70,11 @@ def export(
 ) -> list[str]:
     """Write `loaded` and its text pipeline into the new folder; return the names of its files.
 
-    `search` has the settings of the search that the README asks for; `quantization` is one of
-    CTranslate2's names, such as "float32" or "int8".
+    `search` has the search settings that the README uses; `quantization` is one of CTranslate2's
+    names, such as "float32" or "int8".
 
-    Raises ConfigError for what it cannot hold or when the package is missing, DataError when the
-    folder is taken, StorageError when it cannot be made.
+    Raises ConfigError if CTranslate2 does not support the model or is not installed, DataError if
+    the folder exists, StorageError if it cannot be created.
     """
     model = check(loaded.model)
     specs = _package()
@@ -101,8 +101,8 @@ def export(
             longest=POSITIONS - 1,
             limit=f"min({POSITIONS}, int({search['max_length_a']:g} + {sizes}))",
             shortest=search["min_length"],
-            dropped=f"\nCTranslate2 has no {' and no '.join(dropped)}, which this model is decoded "
-            "with: its beams differ.\n"
+            dropped=f"\nCTranslate2 has no {' and no '.join(dropped)}, which nmtgrid uses for this "
+            "model, so its beams differ.\n"
             if dropped
             else "",
         )
@@ -111,7 +111,7 @@ def export(
 
 
 _README = """\
-A translation model for CTranslate2, with the text pipeline of nmtgrid beside it.
+A translation model for CTranslate2, together with its text pipeline for nmtgrid.
 
 ```python
 import ctranslate2
@@ -134,13 +134,13 @@ for result in results:
     print(pipeline.restore(pipeline.target_vocabulary.encode(units)))
 ```
 {dropped}
-`return_end_token=True` counts the end symbol in the length, as nmtgrid does: its length penalty
-is then ours with `search.length_offset=0`, and scores are those with `search.renormalize=true`:
-`<pad>` and `<s>` are never written and have no probability. A beam stops as soon as it holds
-`beam_size` finished translations, ours when none that is under way is ahead of them; with
-`length_penalty=0` both return the same translation. Lines of more than {longest} units are cut,
-where `nmtgrid decode` splits them into sentences; the length limit is that of the longest line of
-the batch.
+`return_end_token=True` counts the end symbol in the length, as nmtgrid does: the length penalty
+is then that of nmtgrid with `search.length_offset=0`, and scores are those with
+`search.renormalize=true`: `<pad>` and `<s>` are never written and have no probability. A beam
+stops as soon as it has `beam_size` finished translations, that of nmtgrid when no unfinished one
+is ahead of them; with `length_penalty=0` both return the same translation. Lines of more than
+{longest} units are cut, while `nmtgrid decode` splits them into sentences; the length limit is
+that of the longest line of the batch.
 """
 
 
@@ -181,7 +181,7 @@ def _specification(specs: Any, model: Transformer) -> Any:
         assert isinstance(block, EncoderBlock)
         _self_attention(layer.self_attention, block.attention, block.add_attention)
         _feed_forward(layer.ffn, block.feed_forward, block.add_feed_forward)
-    # All blocks' projections to keys and values of the source are fused in ours: [2D, D] each.
+    # In our model all blocks' projections to keys and values of the source are fused: [2D, D] each.
     fused = model.source_projection
     weights = _tensor(fused.weight).chunk(config.decoder_depth)
     biases = _tensor(fused.bias).chunk(config.decoder_depth)

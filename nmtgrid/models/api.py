@@ -28,15 +28,15 @@ from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.probes import ProbePoint
 
 AlignmentKind = Literal["weights", "energies"]
-"""What soft alignments hold: shares of the source tokens, or what each adds to a score."""
+"""Values of soft alignments: the share of each source token, or its contribution to a score."""
 Halting = Literal["none", "sequence", "multinomial", "geometric"]
-"""Networks that say when to exit: Eq. (5.11), (5.19), (5.20)."""
+"""Networks that decide when to exit: Eq. (5.11), (5.19), (5.20)."""
 
 
 Readiness = Literal["none", "transport", "information", "monotonic"]
-"""What says how ready a model is to write: nothing, the information transported to the next token
-(ITST), that of the tokens read and written (Wait-info), or monotonic heads that have chosen (MMA).
-"""
+"""Mechanism that scores how ready a model is to write: none, the information transported to the
+next token (ITST), the information of the tokens read and written (Wait-info), or monotonic heads
+that have selected a source token (MMA)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,39 +44,41 @@ class Traits:
     """Capabilities of an architecture, which callers check instead of its name."""
 
     prefix_safe: bool = False
-    """The model serves limited reads, each equal to a truncated source: uni-directional models, and
-    bi-directional ones that encode every prefix anew. The others refuse reads."""
+    """The model supports limited reads, which are equivalent to a truncated source: uni-directional
+    models, and bi-directional ones that re-encode every prefix. Other models reject reads."""
     every_cell: bool = False
-    """Predictions exist at every cell of the grid, whatever path led there."""
+    """The model can predict at every cell of the grid, whichever path led there."""
     reencodes: bool = False
-    """A READ changes what was encoded before it, so every limited read costs an encoding."""
+    """A READ changes the states of earlier source tokens, so every limited read costs an encoding.
+    """
     num_exits: int = 1
     """Number of depths at which a prediction can be made."""
     halting: Halting = "none"
-    """The network that says at which of them."""
+    """The network that chooses the exit."""
     hides_source_end: bool = False
-    """The model is not shown where its source ends, so it cannot know when to end (appendix C)."""
+    """The model does not see where its source ends, so it cannot know when to stop (appendix C)."""
     source_receptive_field: int | None = None
     """Source tokens that one feature sees, or None for all."""
     target_receptive_field: int | None = None
     """Target tokens that one feature sees, itself included, or None for all."""
     reads: bool = False
-    """A reader says at every cell of the grid how likely it is to read on."""
+    """The model has a reader, which estimates the probability of READ at every cell of the grid."""
     readiness: Readiness = "none"
-    """By which mechanism steps tell how ready they are to write with what has been read."""
+    """Mechanism that scores, in each step, how ready the model is to write given the source read so
+    far."""
     aligns: bool = False
     """Alignments come as a by-product of decoding."""
     batch_statistics: bool = False
     """In training mode a prediction depends on the other sentences of its batch and on later target
     tokens, through normalisation statistics; in evaluation mode it does not."""
     source_features: int = 0
-    """Where the source is a picture: the features F of its regions [B, S, F], which have no order
-    and no end symbol; 0 for text."""
+    """For captioning, the number of features F of the picture's regions [B, S, F], which have no
+    order and no end symbol; 0 for text."""
 
 
 Needs = Literal["nothing", "confidence", "geometric", "multinomial", "sequence"]
-"""What a decision is made from: nothing of the model, the largest probability (5.18), or the
-model's halting network: chi (5.20), or the exit that is likeliest by (5.19) or (5.11)."""
+"""Input of an exit decision: nothing from the model, the largest probability (5.18), or an output
+of the halting network: chi (5.20), or the most likely exit according to (5.19) or (5.11)."""
 
 
 class Halt(Protocol):
@@ -84,7 +86,7 @@ class Halt(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What the decisions are made from."""
+        """The input of the decisions."""
         ...
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
@@ -100,9 +102,9 @@ class Halt(Protocol):
 class Verified(CheckedSettings):
     """Decoding that drafts tokens at an early exit and verifies them with the full stack.
 
-    The translations are those of the full stack (search/verified.py). At most `drafts` tokens of a
-    row are drafted before each verification, from the first `types` of the vocabulary (None: all),
-    which are the most frequent ones.
+    The translations equal those of the full stack (search/verified.py). At most `drafts` tokens of
+    a row are drafted before each verification, from the first `types` of the vocabulary (None:
+    all), which are the most frequent ones.
     """
 
     exit: Annotated[int, FROM_1] = 1
@@ -118,7 +120,7 @@ class Verified(CheckedSettings):
 
 
 class Drafts(Protocol):
-    """The state of R rows whose tokens are drafted at an early exit, and verified by the others."""
+    """The state of R rows with tokens drafted at an early exit and verified by the later blocks."""
 
     def feed(self, tokens: Tensor, positions: Tensor, last: int, *, predict: bool) -> Tensor | None:
         """Feed tokens [R] at positions [R], none beyond `last`, to the blocks up to the exit.
@@ -128,19 +130,19 @@ class Drafts(Protocol):
         ...
 
     def verify(self, cells: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run the other blocks over some of the Q tokens that were fed since the last `keep`.
+        """Run the later blocks over some of the Q tokens that were fed since the last `keep`.
 
         cells [M] are numbers r * Q + q in ascending order, the first few of each row r. Returns the
-        last exit's logits [M, V] of what follows each, and alignments [R, Q, S].
+        last exit's logits [M, V] of the token after each, and alignments [R, Q, S].
         """
         ...
 
     def keep(self, kept: Tensor) -> None:
-        """Keep the first `kept` [R] of the Q tokens, 1 at least, and forget the others."""
+        """Keep the first `kept` [R] (at least 1) of the Q tokens and discard the others."""
         ...
 
     def take_rows(self, rows: Tensor) -> None:
-        """Go on with `rows` [R'] alone."""
+        """Keep only `rows` [R']."""
         ...
 
 
@@ -157,7 +159,7 @@ class PredictionSites:
     own site's depth, positions without a site at the last exit, and the blocks that a position
     skipped hold copies of its state (section 5.2.3).
 
-    `in_range`: reads are known to be in range, so that no device is asked.
+    `in_range`: reads are known to be in range; checking them would synchronise with the device.
     """
 
     sentence: Tensor
@@ -180,7 +182,7 @@ class PredictionSites:
 
     @classmethod
     def everywhere(cls, batch: Batch) -> PredictionSites:
-        """Return one prediction for each cell of the grid: position, and reads from 1 on."""
+        """Return one prediction for each cell of the grid: every position with every reads."""
         sentence, position = batch.target_positions
         widths = batch.source_widths
         row, column = ragged_positions(widths, sum(host_values(widths)))
@@ -188,7 +190,7 @@ class PredictionSites:
 
     @cached_property
     def cells(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The sites in a grid [B, T, S]: column j has j + 1 tokens read."""
+        """Indices of the sites in a grid [B, T, S]; j + 1 tokens have been read at column j."""
         assert self.reads is not None
         return self.sentence, self.position, self.reads - 1
 
@@ -202,7 +204,7 @@ def check_reads(batch: Batch, sites: PredictionSites) -> None:
         return
     lengths = batch.source_lengths[sites.sentence]
     out_of_range = (sites.reads < 1) | (sites.reads > lengths)
-    # One synchronisation with the device for each batch; what is wrong is looked up only then.
+    # One synchronisation with the device per batch; a second one only to name the faulty site.
     if bool(out_of_range.any()):
         site = int(out_of_range.nonzero()[0, 0])
         raise ValueError(
@@ -225,19 +227,19 @@ def path_of(batch: Batch, sites: PredictionSites) -> Tensor:
     path = _by_position(
         batch, sites, sites.reads, -1,
         "this model's predictions depend on the path: a position cannot have two different reads "
-        "in one pass; ask for them in passes of their own",
+        "in one pass; request them in separate passes",
     )  # fmt: skip
     count, length = path.shape
-    # Positions without a site copy the last site before them; the running maximum finds it. Before
-    # the first site they copy that one, as a path that never falls allows.
+    # Positions without a site copy the last site before them, which the running maximum finds.
+    # Those before the first site copy the first, so the path does not decrease.
     positions = torch.arange(length, device=path.device).expand(count, length)
     last = torch.where(path >= 0, positions, -1).cummax(1).values
     first = torch.where(path >= 0, positions, length - 1).amin(1, keepdim=True)
     path = path.gather(1, torch.where(last >= 0, last, first))
-    # A sentence without any site still holds -1: it reads its whole source.
+    # Only sentences without any site still have -1: they read their whole source.
     path = torch.where(path >= 0, path, batch.source_lengths[:, None].to(path.dtype))
     if bool((path[:, 1:] < path[:, :-1]).any()):
-        raise ValueError("along a path reads never become fewer, but these do")
+        raise ValueError("reads must not decrease along a path, but these do")
     return path
 
 
@@ -246,13 +248,13 @@ def _by_position(
 ) -> Tensor:
     """Return the values [M] of the sites as [B, T], `missing` where a position has no site.
 
-    Raises ValueError(`conflict`) for two different ones at one position of a sentence.
+    Raises ValueError(`conflict`) if one position of a sentence has two different values.
     """
     count, length = batch.target_input.shape
     grid = values.new_full((count * length,), missing)
     cells = sites.sentence * length + sites.position
     grid[cells] = values
-    # Two sites at one position write to the same cell, and one of them does not find its value.
+    # Two sites at one position write to the same cell, so one of them reads back another value.
     if not torch.equal(grid[cells], values):
         raise ValueError(conflict)
     return grid.view(count, length)
@@ -265,7 +267,7 @@ def check_depth(sites: PredictionSites, exits: int) -> None:
     out_of_range = (sites.depth < 1) | (sites.depth > exits)
     if bool(out_of_range.any()):
         depth = int(sites.depth[out_of_range][0])
-        raise ValueError(f"exits count from 1 to {exits}, but a site has exit {depth}")
+        raise ValueError(f"exits are numbered from 1 to {exits}, but a site has exit {depth}")
 
 
 def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
@@ -277,7 +279,7 @@ def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
     # Positions without a site run through all blocks.
     return _by_position(
         batch, sites, sites.depth, exits,
-        "a position cannot have left at two exits in one pass; ask for them in passes of their own",
+        "a position cannot take two exits in one pass; request them in separate passes",
     )  # fmt: skip
 
 
@@ -302,13 +304,13 @@ class Step:
 
 
 def check_features(model: TranslationModel, features: object, count: int, size: int) -> None:
-    """Raise ConfigError unless a model, perhaps a user's own, has returned features [M, D]."""
+    """Raise ConfigError unless a model, possibly a user's own, returned features [M, D]."""
     if not isinstance(features, Tensor) or features.shape != (count, size):
         raise _misshapen(model, "features", features, f"a tensor of shape {[count, size]}")
 
 
 def check_step(model: TranslationModel, step: object, rows: int) -> None:
-    """Raise ConfigError unless a model, perhaps a user's own, has returned a step of R rows."""
+    """Raise ConfigError unless a model, possibly a user's own, returned a step of R rows."""
     if not isinstance(step, Step):
         raise _misshapen(model, "step", step, "a Step")
     if step.logits.dim() != 2 or len(step.logits) != rows:
@@ -340,9 +342,8 @@ class Classifier:
 class Steps:
     """Sequential steps in training, and the longest paths from a prediction to a token, in layers.
 
-    They are the orders of growth with their constants left out: a layer counts as one, and a
-    recurrent one for each token. `layers` are those on the source and on the target, `kernel` the
-    width of filters, if there are any.
+    These are orders of growth without constants: a layer counts once, a recurrent layer once per
+    token. `layers` are the numbers of source and target layers, `kernel` the filter width, if any.
     """
 
     sequential: float
@@ -354,10 +355,10 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The facts about a configuration in `train --dry-run` (tables 2.1 and 3.1).
+    """Properties of a configuration, as shown by `train --dry-run` (tables 2.1 and 3.1).
 
-    flops_per_pair counts each multiply-add of one training pair as two, forward and backward, for
-    the given lengths. The texts are the orders of growth as in the tables.
+    flops_per_pair is for one training pair of the given lengths, forward and backward; a
+    multiply-add counts as two. The strings are orders of growth, as in the tables.
     """
 
     flops_per_pair: float
@@ -367,7 +368,7 @@ class Report:
     target_path: str
     source_path: str
     steps: Steps | None = None
-    """The same as numbers."""
+    """The orders of growth as numbers."""
 
 
 class TranslationModel(nn.Module):
@@ -380,7 +381,7 @@ class TranslationModel(nn.Module):
 
     architecture: ClassVar[str]
     why_no_energies: ClassVar[str] = ""
-    """Why a score is no sum over source tokens, in models without energies: see `alignments`."""
+    """In models without energies, why a score is not a sum over source tokens: see `alignments`."""
     traits: Traits
     config: Any
     target_embedding: Embedding
@@ -392,12 +393,12 @@ class TranslationModel(nn.Module):
         raise NotImplementedError
 
     def check_prefixes(self) -> None:
-        """Raise ConfigError unless `features` serves limited reads."""
+        """Raise ConfigError unless `features` supports limited reads."""
         if not self.traits.prefix_safe:
             raise self.refusal()
 
     def check_sites(self, sites: PredictionSites) -> None:
-        """Raise ConfigError for limited reads and early exits, in models that have neither."""
+        """Raise ConfigError for limited reads or early exits; for models that support neither."""
         if sites.reads is not None:
             raise self.refusal()
         if sites.depth is not None:
@@ -406,9 +407,9 @@ class TranslationModel(nn.Module):
     def make_classifier(
         self, types: int, size: int, *, own: bool, bias: bool, std: float | None = None
     ) -> None:
-        """Add a matrix [types, size] for `classifier` unless it has no `own`, and a bias.
+        """Add a matrix [types, size] for `classifier` if it has its `own`, and optionally a bias.
 
-        The matrix is drawn from a Gaussian of deviation `std` (None: 1 / sqrt(size)).
+        The matrix is drawn from a Gaussian of standard deviation `std` (None: 1 / sqrt(size)).
         """
         std = size**-0.5 if std is None else std
         self.output_weight = nn.Parameter(torch.empty(types, size).normal_() * std) if own else None
@@ -421,7 +422,7 @@ class TranslationModel(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits [M, V] for features [M, D]."""
-        # Autocast converts the matrix, and keeps it for the next step of a search.
+        # Autocast converts the matrix once and caches it for the next steps of a search.
         classifier = self.classifier()
         return linear(features, classifier.weight, classifier.bias)
 
@@ -448,7 +449,7 @@ class TranslationModel(nn.Module):
         A stream begins with an empty source [R, 0] and ends with the end symbol. The state that
         was passed in must not be used again.
 
-        Raises ConfigError where `traits.prefix_safe` is False.
+        Raises ConfigError if `traits.prefix_safe` is False.
         """
         raise self.refusal()
 
@@ -469,7 +470,7 @@ class TranslationModel(nn.Module):
         """Return what `step` would, for the `rows` [R'] (None: all) of a state that was fed.
 
         reads [R'] are those of the rows and never decrease from one proposal of a row to its next.
-        Where `traits.every_cell` is True, `rows` may name a row several times, with other reads.
+        If `traits.every_cell` is True, `rows` may name a row several times, with different reads.
         `Step.state` replaces the state.
         """
         raise self.refusal()
@@ -502,10 +503,10 @@ class TranslationModel(nn.Module):
         raise self.no_mechanism("monotonic")
 
     def choosing_from(self, threshold: float, state: Any) -> Any:
-        """Return the state that `begin` made, with monotonic heads that choose from `threshold` on.
+        """Return a state from `begin` with `threshold` as the threshold of the monotonic heads.
 
-        The threshold is a selection probability; without this it is one half. Raises ConfigError
-        where `traits.readiness` is not monotonic.
+        A head selects a token whose selection probability reaches it; the default is one half.
+        Raises ConfigError if `traits.readiness` is not monotonic.
         """
         raise self.no_mechanism("monotonic")
 
@@ -526,17 +527,17 @@ class TranslationModel(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return features [M, D] of all target positions, information [B, S] and [B, T], paths.
 
-        Each position sees the source tokens that it needs to have the information k (a number, or
-        [B]) more than has been written (None: all). Information is that of source and target input
-        tokens, 0 for the begin symbol and undefined on padding. Raises ConfigError if
+        Each position sees the source tokens needed for their information to exceed that written so
+        far by k (a number, or [B]; None: all tokens). Information is that of source and target
+        input tokens, 0 for the begin symbol and undefined on padding. Raises ConfigError if
         `traits.readiness` is not information.
         """
         raise self.no_mechanism("information")
 
     def readiness(self, batch: Batch, path: Tensor) -> Tensor:
-        """Return [B, T]: `Step.readiness` of the true target along the path [B, T].
+        """Return `Step.readiness` [B, T] of the true target along the path [B, T].
 
-        Raises ConfigError where `traits.readiness` has no such form.
+        Raises ConfigError unless `traits.readiness` is transport or information.
         """
         raise self.no_mechanism("transport")
 
@@ -550,26 +551,26 @@ class TranslationModel(nn.Module):
         raise self.no_reader()
 
     def consider(self, tokens: Tensor, state: Any) -> Any:
-        """Feed the last written tokens [R] to the reader, before `step` feeds them the model.
+        """Feed the last written tokens [R] to the reader, before `step` feeds them to the model.
 
         All rows of a search are considered, or none. The state that was passed in must not be
         used again.
 
-        Raises ConfigError where `traits.reads` is False.
+        Raises ConfigError if `traits.reads` is False.
         """
         raise self.no_reader()
 
     def reading_row(self, state: Any) -> Tensor:
-        """Return logits [R, S] of reading on for the row last considered, anything on padding.
+        """Return READ logits [R, S] of the grid row last considered; undefined on padding.
 
         `extend` adds a column to them.
 
-        Raises ConfigError where `traits.reads` is False.
+        Raises ConfigError if `traits.reads` is False.
         """
         raise self.no_reader()
 
     def output_projections(self) -> list[Tensor]:
-        """Return the weights of all classifiers, those that decide something included."""
+        """Return the weights of all classifiers, including those of halting networks."""
         return [self.classifier().weight]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
@@ -594,13 +595,13 @@ class TranslationModel(nn.Module):
         ]  # fmt: skip
 
     def compilable(self) -> list[nn.Module]:
-        """Return the modules that `training.compile` has torch compile, for any shape."""
+        """Return the modules that `training.compile` compiles with torch, for any shape."""
         return []
 
     def counterparts(self) -> dict[str, str | None]:
         """Return the tensors that may be missing when this model is initialised from another one.
 
-        Each is listed with the tensor whose values it takes instead, or None to keep its initial
+        Each maps to the tensor whose values it takes instead, or to None if it keeps its initial
         values.
         """
         return {}
@@ -619,7 +620,7 @@ class TranslationModel(nn.Module):
         return self._attention(batch).masked_fill(~present, 0.0)
 
     def _attention(self, batch: Batch) -> Tensor:
-        """Return [B, T, S]: how the true target reads the source, anything on padding."""
+        """Return the attention [B, T, S] of the true target to the source; undefined on padding."""
         raise NotImplementedError
 
     def report(self, source_length: float, target_length: float) -> Report:
@@ -638,14 +639,14 @@ class TranslationModel(nn.Module):
     def points(self) -> dict[str, ProbePoint]:
         """Return the probe points in order: the stages, and points between them.
 
-        Names begin with the part of the network and, where there is one, the layer's number:
+        Names begin with the part of the network and, if there is one, the layer's number:
         "network.3.change", "output.pooled". `features` passes each of them.
         """
-        # Enough for architectures without more to show between their stages.
+        # The default, for architectures without points between their stages.
         return {name: ProbePoint(module) for name, module in self.stages().items()}
 
     def refusal(self) -> ConfigError:
-        """Return the error for limited reads asked of a model that must see the whole source."""
+        """Return the error for limited reads of a model that must see the whole source."""
         return ConfigError(
             f"`{self.architecture}` reads its source in both directions, so it cannot translate "
             "simultaneously: every new source token changes its encoding of the earlier ones.",
@@ -654,7 +655,7 @@ class TranslationModel(nn.Module):
         )
 
     def no_reader(self) -> ConfigError:
-        """Return the error for decisions asked of a model that has no reader."""
+        """Return the error for READ decisions of a model without a reader."""
         return ConfigError(
             f"This `{self.architecture}` has no reader, which decides when to read.",
             "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own` and "
@@ -662,7 +663,7 @@ class TranslationModel(nn.Module):
         )
 
     def no_mechanism(self, readiness: Readiness) -> ConfigError:
-        """Return the error for a policy that reads by a mechanism which the model lacks."""
+        """Return the error for a policy that needs a reading mechanism the model lacks."""
         return ConfigError(
             f"This `{self.architecture}` does not have the reading mechanism `{readiness}`, which "
             "the policy needs.",
@@ -670,23 +671,23 @@ class TranslationModel(nn.Module):
         )
 
     def no_energies(self) -> ConfigError:
-        """Return the error for energies asked of a model that has none."""
+        """Return the error for energies of a model that has none."""
         return ConfigError(
             f"There are no energies for `{self.architecture}`: {self.why_no_energies}.",
             "Ask for the weights of its attention instead (without `--energies`).",
         )
 
     def no_exits(self) -> ConfigError:
-        """Return the error for early exits asked of a model that has none."""
+        """Return the error for early exits of a model that has none."""
         return ConfigError(
             f"This `{self.architecture}` has one exit, after its last block: it cannot predict "
             "from an earlier one.",
-            "Train a `transformer` with `--set model.exits=tied` (or separate) and an objective of "
-            "exits.",
+            "Train a `transformer` with `--set model.exits=tied` (or separate) and an objective "
+            "for exits.",
         )
 
     def count_masked(self) -> int:
-        """Return how many parameters are taps of filters that are masked: zero and never read."""
+        """Return the number of masked filter taps: parameters that are zero and never read."""
         return sum(getattr(module, "masked_taps", 0) for module in self.modules())
 
     def count_parameters(self) -> int:
@@ -695,7 +696,7 @@ class TranslationModel(nn.Module):
 
 
 class ExitModel(TranslationModel):
-    """A model that can predict after each of its N blocks, where `traits.num_exits` is above 1."""
+    """A model that can predict after each of its N blocks if `traits.num_exits` is above 1."""
 
     def classifier(self, exit: int | None = None) -> Classifier:
         """Return the output projection of `exit`, from 1 to N (None: the last)."""
@@ -722,11 +723,11 @@ class ExitModel(TranslationModel):
         raise NotImplementedError
 
     def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
-        """Return the exit predictor's logits for `exit_features` (N tensors [M, D]).
+        """Return the halting network's logits for `exit_features` (N tensors [M, D]).
 
-        sequence [B, N], of the source alone; multinomial [M, N]; geometric [M, N - 1].
+        sequence [B, N], from the source only; multinomial [M, N]; geometric [M, N - 1].
 
-        Raises ConfigError for a model without such a network.
+        Raises ConfigError for a model without a halting network.
         """
         raise NotImplementedError
 
@@ -734,14 +735,14 @@ class ExitModel(TranslationModel):
         raise NotImplementedError
 
     def sentence_exits(self, state: Any) -> Tensor:
-        """Return [B] (int64), the exits chosen for the sentences of the state that `begin` made.
+        """Return the exits [B] (int64) chosen for the sentences of a state from `begin`.
 
-        Of models whose halting is "sequence", Eq. (5.11).
+        For models whose halting is "sequence", Eq. (5.11).
         """
         raise NotImplementedError
 
     def drafts(self, state: Any, verified: Verified, align: bool) -> Drafts:
-        """Return the state that `begin` made, for drafts; with alignments of all tokens if asked.
+        """Return a state from `begin`, prepared for drafts; `align` adds alignments of all tokens.
 
         The state that was passed in must not be used again.
         """
@@ -758,9 +759,9 @@ class ExitModel(TranslationModel):
     ) -> Step:
         """Feed the last written tokens [R]; `halt` (None: never) decides which rows exit early.
 
-        The keys that `halt` is given are the rows' numbers.
+        The keys passed to `halt` are the row numbers.
 
-        Raises ConfigError where `halt` needs a network that the model does not have.
+        Raises ConfigError if `halt` needs a network that the model does not have.
         """
         raise NotImplementedError
 
@@ -768,7 +769,7 @@ class ExitModel(TranslationModel):
 def numbered(**sides: Iterable[nn.Module]) -> dict[str, nn.Module]:
     """Return the modules of each side as `stages`: "encoder.0" is the first one of `encoder`.
 
-    One that both sides share is the first one's.
+    A module that both sides share is named after the first side.
     """
     stages: dict[str, nn.Module] = {}
     for side, parts in sides.items():

@@ -4,11 +4,11 @@ Training runs the whole target in one loop (`layers.recurrent.input_feeding`), w
 backward pass; `benchmarks/kernels.py` and `training_speed.py` measure it. Decoding does the same
 arithmetic step by step, with `CellWeights`.
 
-Where the texts leave choices open, the published count of 8.50M decides: the last output is fed
-back into the first decoder layer, the query is projected to the size of the encoder's states
-without a bias, the output is tanh(W [context, state]) without a bias, and one pair of projections,
-shared by all layers, maps the final states of an encoder layer to the initial states of the decoder
-layer.
+Choices that the texts leave open follow from the published count of 8.50M parameters: the last
+output is fed back into the first decoder layer, the query is projected to the size of the encoder's
+states without a bias, the output is tanh(W [context, state]) without a bias, and one pair of
+projections, shared by all layers, maps the final states of an encoder layer to the initial states
+of the decoder layer.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class BiLSTM(TranslationModel):
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> BiLSTMState:
         keys, values, start, mask = self._encode(source, source_lengths)
-        # The caches are fp32: a step's products with the source are too thin for bf16 to pay.
+        # The caches are fp32: a step's products with the source are too small to gain from bf16.
         high = torch.promote_types(keys.dtype, torch.float32)
         layers = tuple((hidden.to(high), cell.to(high)) for hidden, cell in start)
         keys, values = keys[:, None].to(high), values[:, None].to(high)
@@ -134,7 +134,7 @@ class BiLSTM(TranslationModel):
             inputs = torch.cat([inputs, state.output], 1)
         layers = state.weights.advance(inputs, state.layers)
         query = layers[-1][0][:, None]
-        # The query's projection is in the keys already (`_encode`), so the state itself asks.
+        # The keys already include the query's projection (`_encode`): the query is the state.
         context = state.memory.attend(0, query, scale=1.0)[:, 0]
         output = state.weights.read_out(context, query[:, 0])
         alignment = state.memory.weights(0, query, scale=1.0)[:, 0] if align else None
@@ -161,7 +161,7 @@ class BiLSTM(TranslationModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        # The decoder's layers run in one loop: no point between them is passed once.
+        # The decoder's layers run in one loop over time, so there are no points between them.
         return numbered(
             encoder=[self.source_embedding, *self.encoder_outputs],
             decoder=[self.target_embedding, self.decoder_output],
@@ -213,7 +213,7 @@ class BiLSTM(TranslationModel):
         first = self.decoder[0]
         assert isinstance(first, nn.LSTMCell)
         # The true prefix is known, so its part of the first layer is one product over all
-        # positions; only the fed output's part waits for the loop.
+        # positions; only the part of the fed-back output is computed in the loop.
         inputs = linear(
             embedded,
             first.weight_ih[:, : self.config.embedded].contiguous(),
@@ -241,17 +241,17 @@ class BiLSTM(TranslationModel):
             states = dropout(states, config.dropout, self.training)
         query = states.transpose(0, 1)[:, None]
         keys, values = keys[:, None], values[:, None]
-        # No position waits for the output before it, so attention runs once for all of them.
+        # Without input feeding, attention runs once for all positions.
         context = attend(query.to(keys.dtype), keys, values, mask, scale=1.0)[:, 0].transpose(0, 1)
         outputs = torch.tanh(context + linear(states, self._readout()))
         with torch.no_grad():
-            # The fused attention returns no weights; alignments alone need them, and no gradient.
+            # The fused attention returns no weights; only alignments need them, without a gradient.
             attention = attention_weights(query, keys, mask, scale=1.0)[:, 0]
         return dropout(outputs, config.output_dropout, self.training), attention
 
     def _weights(self) -> CellWeights:
-        # [W_ih W_hh] side by side: one product a layer and step. The first layer's W_ih has only
-        # the fed output's part left, and its bias is in the inputs, see `_run`.
+        # [W_ih W_hh] side by side: one product per layer and step. Of the first layer's W_ih only
+        # the fed-back output's columns remain; its bias is already in the inputs, see `_run`.
         joined, biases = [], []
         for n, cell in enumerate(self.decoder):
             assert isinstance(cell, nn.LSTMCell)
@@ -262,8 +262,8 @@ class BiLSTM(TranslationModel):
 
     def _masks(self, like: Tensor) -> Masks:
         """Return the layers' dropout masks for inputs [T, B, ...], and that of the outputs."""
-        # Drawn before the loop, layer by layer and then for the output: the backward pass reads
-        # them again, and the order of the draws is a run's reproducibility.
+        # Drawn before the loop, because the backward pass reads them again; layer by layer and then
+        # for the output, because reproducible runs depend on the order of the draws.
         config = self.config
 
         def draw(rate: float, size: int) -> Tensor | None:
@@ -275,7 +275,7 @@ class BiLSTM(TranslationModel):
         return [*layers, draw(config.output_dropout, config.classified)]
 
     def _readout(self) -> Tensor:
-        """Return [O, D]: the output map's part that reads the decoder's state, contiguous."""
+        """Return the part [O, D] of the output map that reads the decoder's state, contiguous."""
         return self.output_map.weight[:, self.config.encoded :].contiguous()
 
 

@@ -21,7 +21,7 @@ from nmtgrid.models.presets import (
 )
 
 _DEPTH = between(1, 100)
-"""A bound against slips: far above what any text has tried."""
+"""Upper bound to catch typing errors, far above any published depth."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ _CONLL = (
     | search(length_penalty=0.0)
 )
 
-# Half an hour of one core, as every architecture's `multi30k` has it.
+# Half an hour of one core, as in every architecture's `multi30k`.
 _SMALL = (
     HALF_HOUR
     | model(size=192)

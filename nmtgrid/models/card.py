@@ -28,7 +28,7 @@ _NO_LICENSE = "license: unknown"
 class ScoreRecord(Record):
     """Scores of a split by name, and the conditions of their computation.
 
-    All that is not named here is as the model's settings have it: `decode --card` refuses the rest.
+    All other options have the values of the model's settings: `decode --card` rejects others.
     """
 
     split: str
@@ -40,11 +40,11 @@ class ScoreRecord(Record):
     beam: Count
     weights: str = "best"
     checksum: str | None = None
-    """Of the weights that were scored."""
+    """Checksum of the weights that were scored."""
 
 
 class _Facts(Record):
-    """`card.json`."""
+    """The fields of `card.json`."""
 
     origin: str = ""
     init: str = ""
@@ -63,12 +63,12 @@ def update_card(
     training: Mapping[str, str] | None = None,
     score: ScoreRecord | None = None,
 ) -> None:
-    """Enter what is new (not None) into the card of the model in `folder`, and write it.
+    """Update the card of the model in `folder` with the arguments that are not None.
 
     `origin` says in a sentence where the model comes from, and `init` is the folder of the model
-    whose weights it began with; `pairs` has the sizes of the splits, `training` facts in the order
-    of their rows. A `score` takes the place of that of the same split, beam and weights. Raises
-    StorageError where it cannot be written.
+    that it was initialised from; `pairs` has the sizes of the splits, `training` facts in the order
+    of their rows. A `score` replaces that of the same dataset, split, beam and weights. Raises
+    StorageError if the card cannot be written.
     """
     facts = _read(folder)
     if origin is not None:
@@ -90,7 +90,7 @@ def update_card(
 
 
 def initial_weights(folder: Path) -> str:
-    """Return the model whose weights that in `folder` began with, for a message; "" if none."""
+    """Return the name of the model that `folder` was initialised from, for messages; "" if none."""
     return _read(folder).init
 
 
@@ -99,19 +99,19 @@ def _key(score: ScoreRecord) -> tuple[Any, ...]:
 
 
 def _read(folder: Path) -> _Facts:
-    """Return the facts of a card; none if there is no card, or a damaged one."""
+    """Return the facts of a card, empty if the card is missing or damaged."""
     try:
         return read_record(folder / FACTS, _Facts, FORMAT)
     except StorageError:
-        # A card is no reason for a training to fail.
+        # Training must not fail because of a card.
         return _Facts()
 
 
 def _render(folder: Path, facts: _Facts) -> str:
-    """Return the text of the card, with what people wrote into the one that is there."""
+    """Return the text of the card, including what users wrote into the existing one."""
     config, text = read_json(folder / "config.json"), read_json(folder / "text.json")["text"]
     source, target = text["source_lang"], text["target_lang"]
-    # What the hub of Hugging Face finds models by; pictures have no language.
+    # Tags by which the Hugging Face Hub finds models; pictures have no language.
     languages, task = [source, target], "translation"
     if source == SOURCE_LANG:
         languages, task = [target], "image-to-text"
@@ -126,7 +126,7 @@ def _render(folder: Path, facts: _Facts) -> str:
         *([("initial weights", facts.init)] if facts.init else []),
         *facts.training.items(),
     ]
-    # Scores of weights that a training has replaced since say nothing about the model.
+    # Scores of weights that training has since replaced say nothing about the model.
     now = _checksum(folder)
     scores = [s for s in facts.scores if s.weights != "best" or s.checksum in (None, now)]
     return "\n".join(
@@ -137,14 +137,14 @@ def _render(folder: Path, facts: _Facts) -> str:
             *_table(["what", "value"], rows), "", "## Scores", "", *_scores(scores), "",
             "## How to use", "", *_usage(source, target), "",
             "## Licence", "",
-            "That in the head of this file (`license:`); `unknown` until somebody states one.", "",
+            "See `license:` in the header of this file; `unknown` unless it has been set.", "",
             _BELOW,
         ]
     ) + below  # fmt: skip
 
 
 def _usage(source: str, target: str) -> list[str]:
-    """Return how the model, in the folder MODEL, translates or captions."""
+    """Return the lines that show how to decode with the model, in the folder MODEL."""
     has_pictures = source == SOURCE_LANG
     text = "features.safetensors" if has_pictures else f"input.{source}"
     lines = ["```sh", f"nmtgrid decode MODEL {text} --out output.{target}", "```"]
@@ -157,7 +157,7 @@ def _usage(source: str, target: str) -> list[str]:
 def _kept(path: Path) -> tuple[str, str]:
     """Return the licence line, and the user's text below the generated part."""
     try:
-        # What is not UTF-8 must not cost people all that they wrote.
+        # Invalid UTF-8 must not lose the text that users wrote.
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return _NO_LICENSE, "\n"
@@ -168,7 +168,7 @@ def _kept(path: Path) -> tuple[str, str]:
 
 def _scores(scores: Sequence[ScoreRecord]) -> list[str]:
     if not scores:
-        return ["None yet: `nmtgrid decode MODEL --data DATA --split test --card` enters them."]
+        return ["None yet: `nmtgrid decode MODEL --data DATA --split test --card` adds them."]
     rows = [
         (
             f"{score.split} of {score.data} ({score.sentences:,})", name, f"{value:.2f}",
@@ -181,7 +181,7 @@ def _scores(scores: Sequence[ScoreRecord]) -> list[str]:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    # A bar in a cell, as those of signatures, would end it.
+    # A bar within a cell, as in signatures, would end the cell.
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [heading, ["---"] * len(heading), *cells]
     return [f"| {' | '.join(line)} |" for line in lines]

@@ -1,4 +1,4 @@
-"""What the architectures' configurations share: ranges of settings, the start token."""
+"""Common parts of the architectures' configurations: ranges of settings, the start token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nmtgrid.text.vocabulary import BEGIN, END
 
 LARGEST_KERNEL = 255
 LARGEST_DEPTH = 1000
-"""Bounds against slips: far above what any text has tried."""
+"""Upper bounds to catch typing errors, far above any published value."""
 
 
 def _nearest_odd(value: int) -> str:
@@ -38,7 +38,7 @@ FirstSymbol = Literal["begin", "end"]
 def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
     """Return (id, id whose vector it shares) of the start token; None if it has its own.
 
-    Batches and searches always begin with `<s>`: with "end" it is looked up as `</s>`.
+    Batches and searches always begin with `<s>`; with "end" it is looked up as `</s>`.
     """
-    # An alias instead of another token in the batches: data and search need not know the model.
+    # An alias, not another token in the batches, so that data and search need not know the model.
     return (BEGIN, END) if first == "end" else None

@@ -3,16 +3,16 @@
 Convolutions K_2, K_3, ... merge the words of the source into phrases. In the form "sentence"
 (figure 7.1) a last kernel L merges those into one vector, which the reverse kernel unfolds; in the
 form "phrase" (figure 7.2) a transfer layer maps source phrases to target phrases. The reverse
-convolutions ..., K_3, K_2 make target words of target phrases, as many as a model of the length
-says, and a recurrent network that also reads the words written so far chooses among the types.
+convolutions ..., K_3, K_2 unfold target phrases into target words, as many as a length model
+predicts, and a recurrent network that also reads the words written so far predicts the next word.
 
-What the chapter leaves open, and what is done here:
-* The length model is a line, m = a |x| + b. There is no loss on lengths but the likelihood itself,
-  so m enters the prediction in two smooth ways: it stretches the transfer (layers/
-  convolution.py, Resample), and the recurrent network reads how far it is from the predicted
-  end, tanh((m - t) / 4), by which it knows when to write the end symbol; a and b learn
-  from both. Rounded, m is the number of target words that the reverse convolutions make; beyond
-  it the recurrent network reads the last one.
+Choices that the chapter leaves open:
+* The length model is linear, m = a |x| + b. The only training signal for lengths is the likelihood,
+  so m enters the prediction in two differentiable ways: it stretches the transfer (layers/
+  convolution.py, Resample), and the recurrent network reads its distance from the predicted
+  end, tanh((m - t) / 4), from which it learns when to write the end symbol; a and b learn
+  from both. Rounded, m is the number of target words that the reverse convolutions produce; beyond
+  it the recurrent network keeps reading the last one.
 * A kernel for each length would rarely be trained. L has `merge` bins, each reading the mean of
   the phrases around it, and its reverse unfolds as many, stretched to the predicted number of
   phrases; a row shorter than a kernel K_i skips it.
@@ -47,18 +47,18 @@ from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.text.vocabulary import PAD
 
 _LONGEST = (4.0, 16.0)
-"""The predicted length is at most so many times the source's, plus so many words."""
+"""(factor, words): the predicted length is at most factor |x| + words."""
 _NEAR = 4.0
-"""Words over which the distance from the predicted end is resolved."""
+"""Scale, in words, of the distance from the predicted end."""
 _ONCE = ("merge.", "unfold.")
-"""Parameters that are read once for a sentence."""
+"""Prefixes of parameters that are used once per sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvRNNState:
     """Decoding state: hidden state and cell [R, D], predicted lengths and last words [R].
 
-    `words` holds what the target words give the recurrent network, [B, 1, P, G], once for each
+    `words` holds the target words' inputs to the recurrent network, [B, 1, P, G], once per
     sentence; `position` counts the written tokens.
     """
 
@@ -121,10 +121,10 @@ class ConvRNN(TranslationModel):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias) if module.bias is not None else None
-        # A tanh follows, whose gain is 5/3. The transfer has been drawn above already: a second
-        # draw.
+        # A tanh follows, whose gain is 5/3. The transfer is drawn a second time, after the loop
+        # above.
         nn.init.xavier_uniform_(self.transfer.weight, gain=5 / 3)
-        # Each gate's matrix is orthogonal for itself.
+        # Each gate's matrix is orthogonal by itself.
         for part in self.recurrent.data.split(self.config.size):
             nn.init.orthogonal_(part)
         nn.init.normal_(self.distance, std=0.5)
@@ -132,7 +132,7 @@ class ConvRNN(TranslationModel):
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         self.check_sites(sites)
         words, predicted, last = batch.encode_source(self._words)
-        # Beyond the predicted length the last word is read again and again.
+        # Beyond the predicted length the last word is repeated.
         positions = torch.arange(batch.target_input.shape[1], device=words.device)
         read = positions[None].minimum(last[:, None])
         read_words = words.gather(1, read[..., None].expand(-1, -1, words.shape[-1]))
@@ -151,7 +151,7 @@ class ConvRNN(TranslationModel):
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvRNNState:
         words, predicted, last = self._words(source, source_lengths)
-        # Steps run in fp32 at least: their products are too thin for bf16 to pay.
+        # Steps run in fp32 at least: their products are too small to gain from bf16.
         words = words.to(torch.promote_types(words.dtype, torch.float32))
         zeros = words.new_zeros(source.shape[0], self.config.size)
         memory = SourceCache((words[:, None],), (), None)
@@ -169,8 +169,8 @@ class ConvRNN(TranslationModel):
         if reads is not None:
             raise self.refusal()
         keys, width = state.words.keys[0][:, 0], state.words.width
-        # The words are cached once a sentence and shared by the `width` rows of its beam, which
-        # all stand at the same position.
+        # The words are cached once per sentence and shared by the `width` rows of its beam, which
+        # are all at the same position.
         positions = state.last[::width].clamp(max=state.position)
         read_word = keys[torch.arange(len(keys), device=keys.device), positions]
         read_word = read_word.repeat_interleave(width, 0) if width > 1 else read_word
@@ -219,13 +219,13 @@ class ConvRNN(TranslationModel):
         )
 
     def predict_lengths(self, source_lengths: Tensor) -> Tensor:
-        """Return [B] (real) the target lengths that source lengths [B] lead one to expect."""
+        """Return the predicted target lengths [B] (real-valued) for source lengths [B]."""
         lengths = source_lengths.to(self.length_line.dtype)
         line = lengths * self.length_line[0] + self.length_line[1]
         return line.clamp(min=1.0).minimum(_LONGEST[0] * lengths + _LONGEST[1])
 
     def _words(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what target words give [B, P, G], predicted lengths and last indices [B]."""
+        """Return the inputs from target words [B, P, G], predicted lengths and last indices [B]."""
         config = self.config
         predicted = self.predict_lengths(lengths)
         # Each convolution leaves fewer phrases than it read; `left` counts them for each sentence.
@@ -260,7 +260,7 @@ class ConvRNN(TranslationModel):
         return unfolded.unflatten(1, (count, -1)), bins
 
     def _distance(self, words: Tensor) -> Tensor:
-        """Return [..., G]: what the distance [...] from the predicted end gives."""
+        """Return the inputs [..., G] from the distance [...] to the predicted end."""
         return torch.tanh(words / _NEAR)[..., None] * self.distance
 
 

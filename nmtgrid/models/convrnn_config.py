@@ -1,6 +1,6 @@
 """Configuration and presets of the convolution-to-recurrent model (book chapter 7.1).
 
-The chapter gives no figures, so sizes and training are the toolkit's own.
+The chapter gives no numbers, so sizes and training are the toolkit's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nmtgrid.models.presets import (
 )
 
 _DEPTH = between(1, 30)
-"""A bound against slips: the kernels of so many layers span 466 words."""
+"""Upper bound to catch typing errors: the kernels of 30 layers span 466 words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,12 @@ class ConvRNNConfig(ModelConfig):
 
     @property
     def merged_positions(self) -> int:
-        """Positions that all convolutions together merge away."""
+        """Number of positions by which all convolutions together shorten a sentence."""
         return self.encoder_depth * (self.encoder_depth + 1) // 2
 
 
 _DROPOUT = model(dropout=0.2, embedding_dropout=0.2, output_dropout=0.3)
-# Half an hour of one core, as every architecture's `multi30k` has it.
+# Half an hour of one core, as in every architecture's `multi30k`.
 _SMALL = (
     HALF_HOUR
     | model(cell="lstm", encoder_depth=2, size=256)

@@ -83,7 +83,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Return the next layer's input [B, T, C], for h [B, T, C] and H^0 `embedded` [B, T, e].
 
-        All of one type. The attention's weights [B, T, S] are added to `weights` if it is given.
+        All have the same dtype. Attention weights [B, T, S] are appended to `weights`, if given.
         """
         # Eq. (2.36) sums around the convolution; the published system sums around convolution and
         # attention, below.
@@ -92,7 +92,7 @@ class DecoderLayer(nn.Module):
         query, (keys, values, mask) = query[:, None], source
         read = attend(query, keys, values, mask, scale=self.scale)[:, 0]
         if weights is not None:
-            # Computed beside the fused attention, which returns no weights.
+            # Computed separately, because the fused attention returns no weights.
             attention = attention_weights(query, keys, mask, scale=self.scale)
             weights.append(attention[:, 0])
         result = add_scaled(middle, self.output_map(read))
@@ -107,9 +107,9 @@ def add_scaled(h: Tensor, added: Tensor) -> Tensor:
 def make_map(
     config: ConvS2SConfig, inputs: int, outputs: int, dropped: float = 0.0
 ) -> NormalisedProjection:
-    """Return an affine map of inputs of which a share `dropped` is dropped."""
-    # Dropout multiplies what remains by 1 / (1 - dropped), and so the variance; the initialisation
-    # of Gehring et al. (2017) allows for it.
+    """Return an affine map whose inputs have a dropout rate of `dropped`."""
+    # Dropout scales the remaining inputs, and thus the variance, by 1 / (1 - dropped); the
+    # initialisation of Gehring et al. (2017) compensates for it.
     gain = 1.0 - dropped
     return NormalisedProjection(inputs, outputs, normalise=config.weight_norm, variance_gain=gain)
 
@@ -145,7 +145,7 @@ class ReadyDecoder:
     classifier: tuple[Tensor, Tensor | None]
     kernel: int
     scale: float
-    """What multiplies the products of queries and keys."""
+    """Factor of the products of queries and keys."""
     spans_attention: bool
     """Whether a layer's residual sum spans its attention."""
 
@@ -184,7 +184,7 @@ class ReadyDecoder:
         memory: SourceCache,
         alignment: Literal["average", "last"] | None,
     ) -> tuple[Tensor, WindowCache, Tensor | None]:
-        """Return logits [R, V], the cache and the alignment asked for [R, S].
+        """Return logits [R, V], the cache and the requested alignment [R, S].
 
         embedded [R, e] are the vectors of the last tokens; the first step has no cache.
         """
@@ -205,7 +205,7 @@ class ReadyDecoder:
             if alignment == "average" or (alignment and index == len(self.layers) - 1):
                 alignments.append(memory.weights(0, query, scale=self.scale)[:, 0])
             mapped = linear(read, *layer.output)
-            # In place: the products above own their results.
+            # In place: nothing else uses the results of the products above.
             if self.spans_attention:
                 h = mapped.add_(gated).add_(h, alpha=GAMMA)
             else:
@@ -215,10 +215,10 @@ class ReadyDecoder:
 
 
 def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
-    """Return the layer's weights with every gamma in them.
+    """Return the layer's weights with every gamma folded in.
 
-    The gated channels leave with the factor that they have in the layer's output: gamma, or its
-    square where the residual sum spans the attention; the query's map allows for it.
+    The gated channels already have their factor in the layer's output: gamma, or its square if the
+    residual sum spans the attention; the query's map compensates for it.
     """
     passed = GAMMA**2 if layer.spans_attention else GAMMA
     of_query = GAMMA / passed if layer.spans_attention else GAMMA
@@ -263,7 +263,7 @@ class ConvS2S(TranslationModel):
         self.source_embedding = _embedding(config, source_vocab_size)
         self.target_embedding = _embedding(config, target_vocab_size)
         if config.tie == "all":
-            # Token vectors are shared; each side has positions of its own.
+            # Token vectors are shared; each side has its own positions.
             self.source_embedding.weight = self.target_embedding.weight
         embedded, size = config.embedding_size, config.size
         self.encoder_enter = make_map(config, embedded, size, config.embedding_dropout)
@@ -320,8 +320,8 @@ class ConvS2S(TranslationModel):
     def report(self, source_length: float, target_length: float) -> Report:
         config, types = self.config, self.classifier().weight.shape[0]
         size, embedded = config.size, config.embedding_size
-        # A gated convolution makes 2 C channels of k C. Each stack is entered and left by a
-        # projection between embedding and channels.
+        # A gated convolution maps k C channels to 2 C. Each stack begins and ends with a projection
+        # between embedding and channels.
         convolution, stack_maps = 4 * config.kernel * size * size, 4 * size * embedded
         leaving = 2 * size * (embedded + config.classified)
         # Two projections around the attention, then products with the keys and with the values.
@@ -329,7 +329,7 @@ class ConvS2S(TranslationModel):
         source = config.encoder_depth * convolution + stack_maps
         target = config.decoder_depth * (convolution + attention) + leaving
         classified = 2 * types * config.classified
-        # Attention sees every source token; the encoder's reach says what is mixed into each.
+        # Attention sees every source token; the encoder's reach is the neighbours mixed into each.
         reach = config.encoder_depth * (config.kernel - 1)
         return table_report(
             "ConvS2S",
@@ -363,14 +363,14 @@ class ConvS2S(TranslationModel):
             top = _ScaledGradient.apply(top, factor)  # type: ignore[no-untyped-call]
         values = add_scaled(top, embedded)
         if self.config.length_scale:
-            # An even attention averages |x| values, whose variance is then 1 / |x| of theirs.
+            # Uniform attention averages |x| values, which divides their variance by |x|.
             values = values * lengths.to(values.dtype).sqrt()[:, None, None]
         return top[:, None], values[:, None], source_mask(is_source, top)
 
     def _decode(self, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
         """Return the last layer's output [B, T, C] for the true prefixes.
 
-        The attention's weights [B, T, S] of each layer are added to `weights` if it is given.
+        Attention weights [B, T, S] of each layer are appended to `weights`, if given.
         """
         source = batch.encode_source(self._encode)
         embedded = self.target_embedding(batch.target_input)
@@ -395,7 +395,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def _embedding(config: ConvS2SConfig, count: int) -> Embedding:
-    """Return token and position vectors with a deviation of 0.1, as Gehring et al. (2017)."""
+    """Return token and position vectors with a standard deviation of 0.1 (Gehring et al., 2017)."""
     embedding = Embedding(
         count,
         config.embedding_size,

@@ -23,7 +23,7 @@ from nmtgrid.models.presets import (
 )
 
 _POSITIONS = between(1, 65536)
-"""A bound against slips: far above what any text has tried."""
+"""Upper bound to catch typing errors, far above any published value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ConvS2SConfig(ModelConfig):
     max_positions: Annotated[int, _POSITIONS] = 1024
     """Number of learned positions per side; all later positions share the last one."""
     residual: Literal["convolution", "layer"] = "convolution"
-    """What the residual connection of a decoder layer skips: the convolution alone, as printed in
+    """What the residual connection of a decoder layer skips: only the convolution, as printed in
     Eq. (2.36) and by Gehring et al. (2017), or also the attention, as in their published system."""
     attention_scale: Literal["none", "size"] = "none"
     """Divisor of attention scores: none, or sqrt(d) as in Eq. (2.13)."""
@@ -103,7 +103,7 @@ class ConvS2SConfig(ModelConfig):
 # Gehring et al. (2017), section 4.2, and the CoNLL paper: the rate falls to a tenth whenever an
 # epoch brings no improvement.
 _PUBLISHED_TRAINING = (
-    # The published system's form; the print's is the config's default.
+    # As in the published system; the config's default is as printed.
     model(residual="layer")
     | training(optimiser="nesterov", learning_rate=0.25, momentum=0.99, weight_decay=0.0)
     | training(clip_norm=0.1, schedule="plateau", warmup_updates=0, decay_factor=0.1)
@@ -113,8 +113,8 @@ _PUBLISHED_TRAINING = (
     | search(beam=5, length_penalty=1.0)
 )
 
-# The CoNLL paper, as in its first version: a shallower decoder, dropout 0.2, a classifier of its
-# own (which is what its counts fit), maximum likelihood, search without penalties.
+# The CoNLL paper, first version: a shallower decoder, dropout 0.2, an untied classifier (which
+# agrees with its counts), maximum likelihood, search without penalties.
 _CONLL = (
     _PUBLISHED_TRAINING
     | model(decoder_depth=12, tie="none")
@@ -123,7 +123,7 @@ _CONLL = (
     | search(length_penalty=0.0)
 )
 
-# Half an hour of one core, as every architecture's `multi30k` has it. Optimiser and rate are the
+# Half an hour of one core, as in every architecture's `multi30k`. Optimiser and rate are the
 # best of recipes/tune.sh (recipes/records/tune-multi30k-3-convs2s.json).
 _SMALL = (
     HALF_HOUR

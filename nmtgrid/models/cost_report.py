@@ -45,7 +45,7 @@ TABLE = (
         "ConvS2S", "O(k N)", "O(N k d² |x| + N k d² |y| + N d |x||y|)", "O(N)", "O(|y| / k)",
         "O(1)",
     ),
-    # The print misses the term N d² (|x| + |y|) of the maps within each block.
+    # The printed table lacks the term N d² (|x| + |y|) of the maps within each block.
     Properties(
         "Transformer", "∞", "O(N d² (|x| + |y|) + N d |x|² + N d |y|² + N d |x||y|)", "O(N)",
         "O(1)", "O(1)",
@@ -61,8 +61,8 @@ def table_steps(
 ) -> Steps:
     """Return the orders of growth of table 3.1's row `model` as numbers.
 
-    `lengths` and `layers` are those of the source and of the target. A model without filters
-    compares with filters of 3.
+    `lengths` and `layers` are those of the source and of the target. Without a kernel, terms that
+    contain a filter width use 3.
     """
     source, target = lengths
     width = max(kernel or 3, 2)

@@ -2,8 +2,9 @@
 
 `config.json` has the architecture and its settings, `model.safetensors` the best weights
 (`last.safetensors` and `average.safetensors` others), next to the files of the text pipeline.
-Loading first builds the model on the meta device (shapes only) and compares these with the file's
-header; only then it allocates memory, builds a model of a user's own once more, and reads values.
+Loading first builds the model on the meta device (shapes only) and compares the shapes with the
+file's header; only then does it allocate memory, building a user's own model a second time, and
+read values.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ Built = TypeVar("Built")
 class _SkipInitialisation(TorchFunctionMode):
     """Makes initialisation functions (`normal_`, `zero_`, ...) return their tensors unchanged.
 
-    On the meta device there are no values: initialisation would cost time, and weight
-    normalisation measures the vectors that it has drawn.
+    On the meta device there are no values: initialisation would only cost time, including the norms
+    that weight normalisation computes of the vectors that it has drawn.
     """
 
     def __torch_function__(
@@ -70,7 +71,7 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 def meta_model(make: Callable[[], Built]) -> Built:
-    """Return what `make` builds, its tensors being shapes without values."""
+    """Return the result of `make`, built from tensors that have shapes but no values."""
     with torch.device("meta"), _SkipInitialisation():
         return make()
 
@@ -83,9 +84,9 @@ WEIGHTS = {
 }
 _WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 EXITS = "exits.json"
-"""Thresholds of early exit, which were tuned on some of these weights."""
+"""Thresholds of early exits, tuned on one of these sets of weights."""
 POLICIES = "policies.json"
-"""Settings of reading policies, which were calibrated with some of these weights."""
+"""Settings of reading policies, calibrated with one of these sets of weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,19 +103,19 @@ class LengthPercentiles:
 
     @classmethod
     def of(cls, lengths: NDArray[Any]) -> LengthPercentiles:
-        """Return those of `lengths` [N]."""
+        """Return the percentiles of `lengths` [N]."""
         if not len(lengths):
             return cls()
         shares = (1, 25, 50, 75, 95, 99, 100)
-        # Lengths that occur: the least one that so many sentences do not exceed.
+        # Lengths that occur: the smallest that is not exceeded by this share of the sentences.
         values = numpy.percentile(lengths, shares, method="inverted_cdf")
         return cls(*map(int, values))
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that fall."""
+        """Raise ValueError if the values decrease."""
         values = dataclasses.astuple(self)
         if list(values) != sorted(values):
-            raise ValueError("the lengths must not fall")
+            raise ValueError("the lengths must not decrease")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +141,8 @@ class _Config(Record):
 class LoadedModel:
     """A model loaded from a directory, with its text pipeline and the settings of its run.
 
-    `weights` is the name of those that were read, `checksum` that of their file, if it has one.
-    `lengths` is None where they are not known: for imported models and those of version 0.1.0.
+    `weights` is the name of the weights that were read, `checksum` the checksum in their file, if
+    any. `lengths` is None if unknown: for imported models and those of version 0.1.0.
     """
 
     model: TranslationModel
@@ -161,11 +162,11 @@ def save_description(
     lengths: TrainingLengths | None = None,
     data: Path | None = None,
 ) -> None:
-    """Write `config.json` and the text pipeline into `folder`, which is made if need be.
+    """Write `config.json` and the text pipeline into `folder`, which is created if necessary.
 
-    `settings` are the run's settings as JSON values, kept for the record and for defaults.
-    `lengths` tell decoding how long a source may be that is translated whole. `data` is the dataset
-    directory, in which a resumed run finds its data again.
+    `settings` are the run's settings as JSON values, kept for the record and for defaults. From
+    `lengths` decoding derives the longest source that it translates whole. `data` is the dataset
+    directory, where a resumed run finds its data.
     """
     link_target(folder).mkdir(parents=True, exist_ok=True)
     values = {
@@ -186,15 +187,15 @@ def save_description(
 def save_model(
     folder: Path, model: TranslationModel, pipeline: Pipeline, settings: Mapping[str, Any]
 ) -> None:
-    """Write a whole model directory with the model's weights as the chosen ones."""
+    """Write a complete model directory with the model's weights as the best ones."""
     save_description(folder, model, pipeline, settings)
     save_tensors(folder / WEIGHTS["best"], model.state_dict())
 
 
 def read_run_settings(folder: str | Path) -> dict[str, Any]:
-    """Return the run's settings in the model directory `folder`, `{}` in an old one.
+    """Return the run's settings in the model directory `folder`, `{}` if it is an old one.
 
-    No weights are read. Raises ModelError for what is no model directory.
+    No weights are read. Raises ModelError if `folder` is not a model directory.
     """
     return _read_config(Path(folder)).settings
 
@@ -204,7 +205,7 @@ def load_model(
 ) -> LoadedModel:
     """Return the model in `folder`, ready to decode.
 
-    Warns of weights that no update has changed yet. Raises ModelError naming the part that is
+    Warns if no update has changed the weights yet. Raises ModelError naming the part that is
     missing, damaged or does not fit.
     """
     folder = Path(folder)
@@ -221,7 +222,7 @@ def load_model(
                     "The folder mixes files of two models: restore its own vocabularies.",
                 )
         path = weights_file(folder, weights)
-        # Before memory is taken: the file's tensors have to be those that the settings ask for.
+        # Before memory is allocated: the file must have the tensors that the settings require.
         entries, facts, _ = read_header(path)
         shapes = {name: entry.shape for name, entry in entries.items()}
         model = _build(config, lambda model: _check_fit(model.state_dict(), shapes, path))
@@ -236,8 +237,8 @@ def load_model(
         model.to(device)
     if UNTRAINED in facts:
         warnings.warn(
-            f"{path} has not been trained yet: it holds the weights that its run began with. "
-            "Continue the run with `--resume`, or begin it again.",
+            f"{path} has not been trained yet: it holds the initial weights of its run. "
+            "Continue the run with `--resume`, or start it again.",
             stacklevel=2,
         )
     # Files of other programs, and old ones, have no checksum.
@@ -248,8 +249,8 @@ def load_model(
 def _build(config: _Config, check: Callable[[TranslationModel], None]) -> TranslationModel:
     """Return the model of `config`, on the meta device unless the architecture is a user's own.
 
-    `check` is called with its outline, before memory is taken. What a constructor of a user makes
-    besides the state dict (masks, tables of positions) has to have values, which an outline lacks.
+    `check` is called before memory is allocated. A user's constructor may make tensors outside the
+    state dict (masks, tables of positions), which need values; the meta device has none.
     """
 
     def make() -> TranslationModel:
@@ -261,7 +262,8 @@ def _build(config: _Config, check: Callable[[TranslationModel], None]) -> Transl
         check(model)
         return model
     try:
-        # Initialised too: what `_SkipInitialisation` leaves out may change shapes (`squeeze_`).
+        # With initialisation: a call that `_SkipInitialisation` skips may change shapes
+        # (`squeeze_`).
         with torch.device("meta"):
             outline = make()
     except NmtgridError:
@@ -294,12 +296,12 @@ def weights_file(folder: Path, weights: str = "best") -> Path:
 def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) -> None:
     """Read the weights in `path` into `model`.
 
-    To `begin` a training from them, they may lack a part of the model that has counterparts whole
-    (a reader, exits, the network that chooses them): it takes the values of other tensors where
-    the model says which, and stays as drawn where it does not.
+    With `begin`, to initialise training, entire parts listed in the model's `counterparts` (a
+    reader, exits, the network that chooses them) may be missing: a tensor of such a part takes the
+    values of its counterpart, or keeps its initial values if it has none.
 
     Raises ModelError naming tensors that are missing, left over, of another shape or type, or that
-    hold what is no finite number.
+    contain NaN or infinity.
     """
     try:
         tensors = load_tensors(path)
@@ -307,8 +309,8 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         raise ModelError(fault.problem, fault.advice) from fault
     expected = model.state_dict()
     if begin:
-        # A part counts as lacking only if nothing of it is in the file: a file that has half of a
-        # reader is damaged, which `_check_fit` says.
+        # A part counts as missing only if the file has nothing of it: a file with half a reader is
+        # damaged, which `_check_fit` reports.
         present = {name.split(".")[0] for name in tensors}
         tensors |= {
             name: expected[name] if other is None else tensors.get(other, expected[name])
@@ -331,12 +333,13 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
                 )
     is_meta = any(tensor.is_meta for tensor in expected.values())
     if is_meta:
-        # Shapes take the tensors themselves: `to_empty` would import for a second what compiles
-        # models. Copied, because torch aligns its own memory, on which speed and digits depend.
+        # The tensors themselves become the parameters: `to_empty` would import torch's compiler,
+        # which takes a second. They are copied because only memory that torch allocates is aligned,
+        # which affects speed and rounding.
         tensors = {name: tensors[name].to(t.dtype, copy=True) for name, t in expected.items()}
     model.load_state_dict(tensors, assign=is_meta)
     if is_meta:
-        # A parameter that has two names is two now: they are tied again.
+        # A parameter with two names has become two parameters: tie them again.
         for first, *others in names_of.values():
             for name in others:
                 owner, _, attribute = name.rpartition(".")
@@ -361,7 +364,7 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
 def _check_values(
     expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Raise ModelError naming the first tensor with a type or a value that no weight has."""
+    """Raise ModelError naming the first tensor with an invalid type or value."""
     for name, tensor in tensors.items():
         if tensor.dtype not in _WEIGHT_TYPES:
             kind = str(tensor.dtype).removeprefix("torch.")
@@ -370,8 +373,8 @@ def _check_values(
                 "cannot have.",
                 f"Use {', '.join(str(kind).removeprefix('torch.') for kind in _WEIGHT_TYPES)}.",
             )
-        # As the model will hold it: a large float64 is infinite in float32. The extremes take one
-        # pass and no memory, and pass NaN on.
+        # In the model's type: a large float64 is infinite in float32. `aminmax` takes one pass and
+        # no memory, and propagates NaN.
         values = tensor.to(expected[name].dtype)
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
             raise ModelError(
@@ -381,10 +384,7 @@ def _check_values(
 
 
 def _read_config(folder: Path) -> _Config:
-    advice = (
-        "Name one that `train` wrote, or that `import-fairseq` or `import-marian` made of a model "
-        "of another program."
-    )
+    advice = "Name one that was written by `train`, `import-fairseq` or `import-marian`."
     if folder.is_file():
         raise ModelError(f"{folder} is a file, not a model directory.", advice)
     if not folder.is_dir():

@@ -2,8 +2,8 @@
 
     {"format": 1, "settings": {"fast": {..., "weights": "best", "checksum": "whole:.."}}}
 
-Exits (adaptive/exit_presets.py) and reading policies (online/policy_presets.py) are kept so, each
-kind in a file of its own.
+Exits (adaptive/exit_presets.py) and reading policies (online/policy_presets.py) are stored this
+way, each kind in its own file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 class NamedSettings(Protocol):
     """Base of stored settings: a name, and the weights they were chosen for (None: unknown).
 
-    Making it raises ConfigError for a name or settings that cannot be.
+    The constructor raises ConfigError for an invalid name or invalid settings.
     """
 
     @property
@@ -41,7 +41,7 @@ class NamedSettings(Protocol):
 
     @property
     def checksum(self) -> str | None:
-        """That of the weights' file."""
+        """The checksum of the weights' file."""
 
 
 Kind = TypeVar("Kind", bound=NamedSettings)
@@ -52,12 +52,12 @@ class _File(Record):
 
 
 def check_name(name: str, what: str, reserved: Iterable[str]) -> None:
-    """Raise ConfigError for a name that cannot be: a number, or what has another meaning."""
+    """Raise ConfigError for an invalid name, a number, or a `reserved` word."""
     if not _NAME.fullmatch(name) or is_whole_number(name) or name in reserved:
         raise ConfigError(
             f"{what} cannot be named `{name}`.",
             "Use letters, digits, dots, dashes and underscores, not "
-            f"{' nor '.join([*reserved, 'a number alone'])}.",
+            f"{' nor '.join([*reserved, 'only a number'])}.",
         )
 
 
@@ -65,7 +65,7 @@ def check_name(name: str, what: str, reserved: Iterable[str]) -> None:
 class SettingsFile(Generic[Kind]):
     """A kind of stored settings and its file in a model directory; messages call it `what`.
 
-    `parts` is what may not fit other weights, `command` chooses it.
+    `parts` names the values that depend on the weights, and `command` chooses them.
     """
 
     file: str
@@ -75,9 +75,9 @@ class SettingsFile(Generic[Kind]):
     command: str
 
     def load(self, folder: Path) -> dict[str, Kind]:
-        """Return the settings in a model's directory by their names; there may be none.
+        """Return the settings in a model directory by name, `{}` if there are none.
 
-        Raises StorageError for a file that is not what was written.
+        Raises StorageError for a file that differs from what was written.
         """
         path = folder / self.file
         if not path.exists():
@@ -106,9 +106,9 @@ class SettingsFile(Generic[Kind]):
         presets: Iterable[Kind],
         is_replaced: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """Keep `presets`, instead of any of the same names and of those that are replaced.
+        """Store `presets`, replacing those of the same names and those that `is_replaced` selects.
 
-        Raises StorageError where they cannot be written.
+        Raises StorageError if they cannot be written.
         """
         kept = {name: old for name, old in self.load(folder).items() if not is_replaced(name)}
         kept |= {preset.name: preset for preset in presets}
@@ -120,8 +120,8 @@ class SettingsFile(Generic[Kind]):
         write_json(folder / self.file, with_checksum({"format": FORMAT, "settings": table}))
 
     def check_writable(self, folder: Path) -> None:
-        """Raise StorageError, before long work, if settings cannot be stored in a directory."""
-        # A damaged file would otherwise be noticed after hours of work.
+        """Raise StorageError if settings cannot be stored in `folder`; called before long work."""
+        # A damaged file would otherwise be noticed only after hours of work.
         self.load(folder)
         if not os.access(folder, os.W_OK):
             raise StorageError(
@@ -130,10 +130,10 @@ class SettingsFile(Generic[Kind]):
             )
 
     def check_weights(self, preset: Kind, loaded: LoadedModel, warn: Callable[[str], None]) -> None:
-        """Warn where the weights have changed since the settings were chosen for them.
+        """Warn if the weights have changed since the settings were chosen for them.
 
-        Raises ConfigError where they are others, by their name and by what they are. Of settings
-        that do not tell their weights nothing is known.
+        Raises ConfigError if both their name and their checksum differ. Settings without a checksum
+        are not checked.
         """
         # The checksum decides, not the name: "best" may have been trained on since.
         if preset.checksum is None or preset.checksum == loaded.checksum:

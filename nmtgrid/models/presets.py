@@ -37,7 +37,7 @@ model, objective, training, batches, search = (
     functools.partial(_settings, section)
     for section in ("model", "objective", "training", "batches", "search")
 )
-"""`model(depth=6)` is `{"model.depth": 6}`, and so the other sections' settings."""
+"""`model(depth=6)` is `{"model.depth": 6}`; likewise for the other sections."""
 
 PUBLISHED = (
     # Inverse square root with 4000 updates of warm-up, as the Transformer was published.
@@ -48,8 +48,8 @@ PUBLISHED = (
     | batches(accumulation=2)
     | search(beam=5, length_penalty=1.0)
 )
-"""How chapter 3 trains its models (section 3.3.1); what the text leaves out is the authors'
-published checkpoint of Pervasive Attention."""
+"""How chapter 3 trains its models (section 3.3.1); settings that the text omits are those of the
+authors' published checkpoint of Pervasive Attention."""
 
 HALF_HOUR = (
     objective(label_smoothing=0.1)
@@ -76,7 +76,7 @@ def two_hours(settings: dict[str, Any]) -> Preset:
 
 
 def toy(settings: dict[str, Any], learning_rate: float, max_updates: int, **limits: int) -> Preset:
-    """Return the toy preset of a model of these settings; `limits` are those of batches."""
+    """Return the toy preset for these model settings; `limits` are batch limits."""
     return Preset(
         "toy",
         "the embedded synthetic corpus, in under two minutes on two CPU cores",
@@ -90,5 +90,5 @@ def toy(settings: dict[str, Any], learning_rate: float, max_updates: int, **limi
 
 
 def dropout_rates(rate: float) -> dict[str, Any]:
-    """Return the same rate of dropout between layers, on embeddings and before the classifier."""
+    """Return settings with one dropout rate for layers, embeddings and the classifier's input."""
     return model(dropout=rate, embedding_dropout=rate, output_dropout=rate)

@@ -67,10 +67,10 @@ def register(
     *,
     of_pictures: bool = False,
 ) -> None:
-    """Enter an architecture into the zoo.
+    """Add an architecture to the zoo.
 
-    Raises TypeError for a config that is no dataclass or lacks a default, and for what cannot make
-    a model.
+    Raises TypeError if `config` is not a dataclass or lacks a default, or if `make` cannot be
+    called with (config, source_types, target_types).
     """
     own_code.check_dataclass(config, f"the config of {name!r}")
     parameters = ("config", "source_types", "target_types")
@@ -110,7 +110,7 @@ def configure(
     """Return the config of `arch`: its defaults, changed by a preset, then by `overrides`.
 
     `overrides` name the model's own settings ("depth", not "model.depth").
-    Raises ConfigError with every faulty setting.
+    Raises ConfigError that lists every invalid setting.
     """
     config = _ARCHITECTURES.get(arch).config()
     if preset_name is not None:
@@ -126,12 +126,12 @@ def build(
     source_vocab_size: int,
     target_vocab_size: int,
 ) -> TranslationModel:
-    """Return a new model of the zoo with drawn weights.
+    """Return a new model of the zoo with random weights.
 
-    The sizes count the special symbols. `overrides` name the model's own settings; the prefix
-    "model." may stand before them. Raises ConfigError for unknown names and faulty values.
+    The sizes count the special symbols. `overrides` name the model's own settings, with or without
+    the prefix "model.". Raises ConfigError for unknown names and invalid values.
     """
-    # The command line's names have the prefix, `configure` wants them without.
+    # The command line's names have the prefix; `configure` expects them without it.
     settings = overrides or {}
     if isinstance(settings, Mapping):
         settings = {name.removeprefix("model."): value for name, value in settings.items()}
@@ -144,7 +144,7 @@ def build(
 def from_config(
     arch: str, config: Any, source_vocab_size: int, target_vocab_size: int
 ) -> TranslationModel:
-    """Return a new model for a config (or its JSON). Raises ConfigError if that cannot be."""
+    """Return a new model for a config (or its JSON). Raises ConfigError if this is impossible."""
     architecture = _ARCHITECTURES.get(arch)
     if isinstance(config, Mapping):
         config = from_json(architecture.config, config, "model.")
@@ -159,7 +159,7 @@ def from_config(
     try:
         model = architecture.make(config, source_vocab_size, target_vocab_size)
     except (RuntimeError, TypeError, OverflowError) as fault:
-        # What torch says of a tensor with more numbers than it can count.
+        # Only torch's error for a tensor with more elements than it can count.
         if not isinstance(fault, OverflowError) and "overflow" not in str(fault).lower():
             raise
         raise ConfigError(
@@ -171,14 +171,14 @@ def from_config(
 
 
 def _check_model(arch: str, model: Any) -> None:
-    """Raise ConfigError if what an architecture has made lacks a part that every model has."""
+    """Raise ConfigError if a model lacks a part that every model must have."""
     name = type(model).__name__
     if not isinstance(model, TranslationModel):
         raise ConfigError(
-            f"The architecture `{arch}` has made a `{name}`, which is no model.",
+            f"The architecture `{arch}` has made a `{name}`, which is not a model.",
             f"Write `class {name}(TranslationModel)` (nmtgrid.models.api).",
         )
-    # Model directories name this attribute: under another name they could not be loaded.
+    # Model directories store this name: under another they could not be loaded.
     own_name = getattr(model, "architecture", None)
     if own_name != arch:
         calls = "has no name" if own_name is None else f"calls itself `{own_name}`"

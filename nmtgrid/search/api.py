@@ -1,6 +1,6 @@
-"""Interface of the search: its settings, what it returns, and the READ/WRITE policy.
+"""Interface of the search: its settings, its results, and the READ/WRITE policy.
 
-`traces.jsonl`, metrics, plots and tuning see a search through `Hypothesis` alone.
+`traces.jsonl`, metrics, plots and tuning use only `Hypothesis`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OPTIONS = (
     "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",
     "top_p", "seed",
 )  # fmt: skip
-"""The settings that `decode` has options for; the others are reached by `--set`."""
+"""The settings for which `decode` has options; the others are changed with `--set`."""
 _COUNT, _LENGTH = between(1, 1000), between(0, 1_000_000)
-# Norms of the longest translations are finite in single precision.
+# Up to this exponent, norms of the longest translations are finite in single precision.
 _EXPONENT = between(0, 10)
-# With less, logits divided by it are no numbers in single precision.
+# Logits divided by a smaller temperature overflow in single precision.
 _TEMPERATURE = Range("at least 0.000001", lambda value: 1e-6 <= value < math.inf)
 _TOP_P = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
 
@@ -49,7 +49,7 @@ class SearchPlan(CheckedSettings):
     """Beta of Wu et al. (2016): weight of the coverage term, which penalises source tokens that
     receive little attention."""
     nbest: Annotated[int, _COUNT] = 1
-    """Number of hypotheses returned for each sentence; with `sample`, of samples."""
+    """Number of hypotheses, or of samples with `sample`, returned for each sentence."""
     max_length_a: Annotated[float, _LENGTH] = 10.0
     """Maximum target length is a + b|x| tokens, with a this setting, b `max_length_b` and |x| the
     source length, without end symbols; a picture counts as 20 tokens. It is at least one token, and
@@ -57,10 +57,10 @@ class SearchPlan(CheckedSettings):
     max_length_b: Annotated[float, _LENGTH] = 2.0
     """Target tokens per source token in the maximum length; see `max_length_a`."""
     style: Literal["own", "transformers"] = "own"
-    """When a beam ends. `own`: when no unfinished hypothesis can overtake those that are returned,
-    or when `beam` hypotheses have ended and no unfinished one, at its present length, is ahead of
-    the worst that is returned. `transformers`, as in that library: when none is ahead of the `beam`
-    best finished ones; at the maximum length the end symbol has probability 1."""
+    """Stopping criterion of beam search. `own`: no unfinished hypothesis can overtake those that
+    are returned, or `beam` hypotheses have finished and no unfinished one, at its current length,
+    is ahead of the worst that is returned. `transformers`, as in that library: none is ahead of the
+    `beam` best finished ones; at the maximum length the end symbol has probability 1."""
     renormalize: bool = False
     """Renormalise over the tokens that can be generated: all but `<pad>` and `<s>`."""
     min_length: Annotated[int, _LENGTH] = 0
@@ -101,14 +101,16 @@ class SearchPlan(CheckedSettings):
         return ratio**self.length_penalty
 
     def length_norm_of(self, length: int) -> float:
-        """Return the same for one length, in the precision of the search."""
+        """Return `length_norm` of one length, in the precision of the search."""
         return float(self.length_norm(torch.tensor(length)))
 
 
 class VerifiedPass(NamedTuple):
-    """One verification of a translation: tokens fed to the draft exit's blocks, tokens that the
-    exit predicted, positions that the other blocks ran, tokens written, end symbol counted, and how
-    many blocks ran, each position counted.
+    """One verification of a translation.
+
+    The numbers of tokens fed to the blocks up to the draft exit, of tokens that this exit
+    predicted, of positions run by the later blocks, of tokens written, including the end symbol,
+    and of blocks run, summed over positions.
     """
 
     fed: int
@@ -123,16 +125,16 @@ class Hypothesis:
     """One translation of one sentence.
 
     `tokens` are T ids without the end symbol; `log_probabilities` has T + 1 entries, the last for
-    the end symbol, and `log_probability` is their sum (natural logarithm). `score` is what ranks:
-    eq. (2.28) plus the coverage penalty. `alignment` [T + 1, S], on the CPU: for each token and
-    the end symbol, shares of the source tokens, the source's end symbol last. `reads`, T + 1 of
-    them, are how many source tokens had been read when each was written, the source's end symbol
-    counted; None where the whole source was there from the start. With early exit, `exits` (T + 1)
-    are the blocks after which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
-    was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
-    where nothing was computed. `num_exits` are the N blocks that there are. With verified exits,
-    `exits` are the exit of each accepted draft, and N for other tokens, and `passes` the
-    verifications.
+    the end symbol, and `log_probability` is their sum (natural logarithm). `score` ranks
+    hypotheses: eq. (2.28) plus the coverage penalty. `alignment` [T + 1, S], on the CPU, has the
+    shares of the source tokens, the source's end symbol last, for each token and the end symbol.
+    `reads` (T + 1) are the numbers of source tokens, including the end symbol, that had been read
+    when each was written; None if the whole source was available from the start. With early exit,
+    `exits` (T + 1) are the blocks after which each was predicted, and `exit_scores` [T + 1, N], on
+    the CPU, the values that decisions were based on, if these are chi (5.20) or the largest
+    probability (5.18), else None; NaN where not computed. `num_exits` is the number of blocks N.
+    With verified exits, `exits` are the draft exit for accepted drafts and N for other tokens, and
+    `passes` are the verifications.
     """
 
     tokens: list[int]
@@ -148,10 +150,11 @@ class Hypothesis:
 
     @property
     def blocks_run(self) -> tuple[int, int]:
-        """With early exits, how many decoder blocks ran and for how many tokens; else 0 and 0.
+        """Number of decoder blocks run and number of tokens, with early exits; else 0 and 0.
 
-        With verified exits these are more than `exits`: verification runs the other blocks, and
-        rejected drafts have run too. Of a policy that translates prefixes, all searches count.
+        With verified exits there are more blocks than `exits` say: verification runs the later
+        blocks, and rejected drafts count too. For a policy that translates prefixes, all searches
+        count.
         """
         if self.passes is not None:
             return sum(ran.blocks for ran in self.passes), sum(ran.written for ran in self.passes)
@@ -174,7 +177,7 @@ class BlockCount:
         return count
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Count a translation, end symbols included."""
+        """Count a translation, including end symbols."""
         blocks, tokens = hypothesis.blocks_run
         self.blocks, self.tokens = self.blocks + blocks, self.tokens + tokens
 
@@ -190,7 +193,7 @@ class Translation:
 
     `line` counts from 1, `source` are its units, `texts` the raw texts of the hypotheses, best
     first, `tokenized` and `target` the best one's words and units. `source_end` says whether the
-    source has an end symbol, that of the last column of alignments; pictures have none.
+    source has an end symbol, the last column of alignments; pictures have none.
     """
 
     line: int
@@ -209,14 +212,13 @@ class Translation:
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """What rows would write next with what they have read, which a policy may want to see first.
+    """Predictions of the next tokens given the source read so far, for policies to inspect.
 
-    `step` tokens stand in each row, sentence [R] is its position in the batch that is searched (in
-    a stream always 0: it does not tell lines apart), reads [R] what it has read.
-    log_probabilities [R, V] (float32) are the models', before any constraint; alignment [R, S] are
-    shares of the source tokens, 0 from reads on, for a policy that wants them; readiness [R] is
-    that of models with a reading mechanism (`Step`). Nothing here depends on source tokens that
-    have not been read.
+    Each row has `step` tokens; sentence [R] is its position in the batch (in a stream always 0, so
+    that it does not identify lines), reads [R] its number of source tokens read. log_probabilities
+    [R, V] (float32) are the models', before any constraint; alignment [R, S] are shares of the
+    source tokens, 0 for unread ones, if the policy wants them; readiness [R] is that of models with
+    a reading mechanism (`Step`). Nothing here depends on source tokens that have not been read.
     """
 
     step: int
@@ -228,25 +230,25 @@ class Proposal:
 
     @property
     def tokens(self) -> Tensor:
-        """The likeliest tokens [R]."""
+        """The most probable tokens [R]."""
         return self.log_probabilities.argmax(1)
 
 
 class Agent:
     """A READ/WRITE policy: decides, before each write, how much of the source has been read.
 
-    `next_reads` decides from what has been written and read. Where the policy `wants_proposals`,
-    `writes` is asked afterwards, with the prediction at these reads, and again after each further
-    READ, until it writes or the source is at its end.
+    `next_reads` decides without a prediction. If the policy `wants_proposals`, `writes` is then
+    called with the prediction at these reads, and again after each further READ, until it writes or
+    the source ends.
     """
 
     wants_reading: bool = False
     """Whether the models' reading probabilities are needed."""
     wants_proposals: bool = False
-    """Whether `writes` is to be asked."""
+    """Whether `writes` has to be called."""
     judges_rows_alone: bool = False
-    """Whether `writes` depends on nothing but each row of the proposal, so that it may be asked
-    about several reads of a row at once, and about reads that are never made."""
+    """Whether `writes` decides on each row of the proposal independently, so that it may be called
+    with several reads of a row at once, and with reads that never happen."""
     wants_alignment: bool = False
     """Whether proposals need alignments."""
     wants_readiness: Readiness = "none"
@@ -254,27 +256,27 @@ class Agent:
 
     @property
     def chooses_from(self) -> float | None:
-        """The selection probability from which on monotonic heads choose (None: one half)."""
+        """The selection probability from which monotonic heads select (None: one half)."""
         return None
 
     @property
     def finish_reading(self) -> bool:
-        """Whether no translation may end before its source has been read whole (appendix C)."""
+        """Whether translations may end only after the whole source has been read (appendix C)."""
         return False
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return [R]: the reads with which each row writes its next token, or proposes it.
+        """Return the reads [R] with which each row writes its next token, or proposes it.
 
-        `step` tokens stand in each row, `sentence` [R] is the row's position in the batch that is
-        searched, `reads` [R] those of the last write (1 at the start), `lengths` [R] the
-        sources', end symbol counted, and rho [R, S] the probability of reading on with j + 1
-        tokens read. A stream that goes on gives as length one more than the tokens it has: that
-        length as the result means that it must read.
+        Each row has `step` tokens; `sentence` [R] is its position in the batch, `reads` [R] are
+        those of the last write (1 at the start), `lengths` [R] the source lengths with the end
+        symbol, and rho [R, S] the probabilities of READ after j + 1 tokens have been read. An
+        unfinished stream passes as length the number of its tokens plus one: returning this length
+        means that it must read.
         """
         return reads
 
     def writes(self, proposal: Proposal) -> Tensor:
-        """Return [R] (bool), True where a row writes; the others read one more token."""
+        """Return [R] (bool), True for rows that write; the others read one more token."""
         return torch.ones_like(proposal.reads, dtype=torch.bool)

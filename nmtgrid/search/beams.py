@@ -1,7 +1,7 @@
-"""Bookkeeping of a search: its live rows, the tree of their prefixes, and what has ended.
+"""Bookkeeping of a search: its live rows, the tree of their prefixes, and finished hypotheses.
 
-`write_tokens` is one step of it, between tensors of fixed shapes and without asking a device
-anything, so that search/cuda_graphs.py can record it after the models' step. Called by engine.py.
+`write_tokens` is one step of it, on tensors of fixed shapes and without synchronising with a
+device, so that search/cuda_graphs.py can record it after the models' step. Called by engine.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmtgrid.search.select import Candidates, Select, is_on_cpu, stable_topk
 from nmtgrid.text.vocabulary import BEGIN
 
 _LEAST_COVERAGE = 0.01
-"""A source token covered less than this counts as covered so much: its logarithm stays finite."""
+"""Smallest coverage of a source token in the coverage penalty: its logarithm stays finite."""
 _STEP = 1 << 32
 """A node of the tree has the number step * _STEP + row."""
 
@@ -29,10 +29,10 @@ _STEP = 1 << 32
 class Rows:
     """The R live rows: sentences x beam, those of a sentence side by side.
 
-    tokens [R] are their last ones, parents [R] the rows that they were before these, and
-    log_probabilities [R] those of whole rows, -inf where a row is dead. Where the search needs
-    them: coverage [R, S], the sum of the alignments, is_word [R, S], the source tokens that should
-    be covered, and reads [R], those of the last write.
+    tokens [R] are their last tokens, parents [R] the rows that they continue, and log_probabilities
+    [R] those of whole rows, -inf for dead rows. If the search needs them: coverage [R, S], the sum
+    of the alignments, is_word [R, S], the source tokens that should be covered, and reads [R] of
+    the last write.
     """
 
     tokens: Tensor
@@ -52,13 +52,13 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """The G live groups, a sentence or one sample of it each, and the best that ended in them.
+    """The G live groups, each a sentence or one sample of it, and their best finished hypotheses.
 
-    numbers [G] are those at the start of the search, keys [G] tell groups apart in sampling, and
-    longest_norm [G] is the largest length norm that a row can still get. scores,
+    numbers [G] are those at the start of the search, keys [G] distinguish groups in sampling, and
+    longest_norm [G] is the largest length norm that a row can still reach. scores,
     log_probabilities and nodes [G, W] (the last tokens before the end symbol) are of the best
-    hypotheses that have ended, best first, the earlier on a tie, scores -inf where there is none;
-    ended [G] counts them all. is_done [G] says where a search is over.
+    finished hypotheses, best first, the earlier one on a tie; scores are -inf where there is none.
+    ended [G] counts all that have finished. is_done [G] marks groups whose search is over.
     """
 
     numbers: Tensor
@@ -72,15 +72,15 @@ class Groups:
 
     @classmethod
     def begin(cls, plan: SearchPlan, width: int, limits: Tensor, keys: Tensor) -> Groups:
-        """Return the groups before anything has ended.
+        """Return the groups at the start of a search.
 
-        `limits` [G] are the most tokens that a hypothesis can have, `width` hypotheses are kept.
+        `limits` [G] are the maximum lengths of hypotheses; `width` hypotheses are kept.
         """
         nothing = torch.full((len(limits), width), -math.inf, device=limits.device)
         return cls(
             torch.arange(len(limits), device=limits.device),
             keys,
-            # With it a row's score is highest, as scores are below zero.
+            # Scores are negative, so the largest norm gives a row its highest score.
             plan.length_norm(limits + 1),
             nothing,
             nothing.clone(),
@@ -92,10 +92,10 @@ class Groups:
     def add(
         self, following: Candidates, norm: Tensor, bonus: Tensor | float, step: int | Tensor
     ) -> Groups:
-        """Add what ended after `step` tokens; `bonus` [G, W] is added to their scores."""
+        """Add hypotheses ended after `step` tokens; `bonus` [G, W] is added to their scores."""
         ends, log_probabilities = following.end_parents, following.end_log_probabilities
         is_end = log_probabilities > -math.inf
-        # What ended before stands first, so that it stays ahead on a tie.
+        # Earlier hypotheses come first, so that they stay ahead on a tie.
         scores = torch.cat([self.scores, log_probabilities / norm + bonus], 1)
         scores, ranks = stable_topk(scores, self.scores.shape[1])
         totals = torch.cat([self.log_probabilities, log_probabilities], 1)
@@ -111,10 +111,10 @@ class Groups:
     def mark_done(self, plan: SearchPlan, live: Tensor, norm: Tensor) -> Groups:
         """Return the groups with `is_done` for rows `live` [G, W] of a length with this `norm`.
 
-        A search is over where nothing can change: even the likeliest row, were the rest of it
-        certain and as long as it may be, would not pass the worst hypothesis to be returned (or,
-        in the style of transformers, any of the beam's). Or W hypotheses have ended and no row, at
-        its present length, is ahead of that one.
+        A search is over if nothing can change: even the most probable row, continued with certainty
+        to the maximum length, would not overtake the worst hypothesis to be returned (in the style
+        of transformers, the worst of the beam). It is also over if W hypotheses have finished and
+        no row, at its current length, is ahead of that one.
         """
         best_row, width = live.amax(1), self.scores.shape[1]
         compared = min(plan.nbest, width) if plan.style == "own" else width
@@ -125,7 +125,7 @@ class Groups:
 
 
 class StepResult(NamedTuple):
-    """What follows a step; alignment [R, S] is that of its predictions, None unless needed."""
+    """The result of a step; alignment [R, S] is that of its predictions, None unless needed."""
 
     rows: Rows
     groups: Groups
@@ -141,10 +141,10 @@ def write_tokens(
     groups: Groups,
     step: int | Tensor,
 ) -> StepResult:
-    """Write one token in each row; rows of a sentence that is done are dead from then on.
+    """Write one token in each row; rows of a finished sentence are dead from then on.
 
-    log_probabilities [R, V] are the next tokens', what must not follow ruled out; `step` tokens
-    (a tensor [1] in a recording) are written.
+    log_probabilities [R, V] are those of the next tokens, -inf for forbidden ones; `step` tokens (a
+    tensor [1] in a recording) have been written before.
     """
     following = select.choose(log_probabilities, rows.log_probabilities, groups.keys, step)
     coverage = rows.coverage
@@ -155,7 +155,7 @@ def write_tokens(
         logs = coverage.clamp(_LEAST_COVERAGE, 1.0).log()
         bonus = plan.coverage_penalty * (logs * rows.is_word).sum(1)[following.end_parents]
     totals, ended = following.log_probabilities, following.end_log_probabilities
-    # Most steps end nothing. Without a beam nothing is over then that was not before.
+    # In most steps nothing ends. Without a beam no further search is over then.
     has_ended = not is_on_cpu(ended) or bool((ended > -math.inf).any())
     if has_ended or select.width > 1:
         norm = plan.length_norm(groups.ended.new_full((1,), 1) + step)
@@ -168,14 +168,14 @@ def write_tokens(
 
 
 class PrefixTree:
-    """The tree of prefixes: the rows of each step, with their parents at the step before.
+    """The tree of prefixes: the rows of each step, with their parents in the previous step.
 
     The lists hold a tensor for each step: alignments [R, S], reads [R], exits [R] and exit_scores
-    [R, N] of the prediction that follows the rows which were live then.
+    [R, N] of the predictions from the rows that were live then.
     """
 
     def __init__(self, rows: Rows, num_exits: int | None) -> None:
-        """`num_exits` are the decoder's blocks, where rows may leave early."""
+        """`num_exits` is the number of decoder blocks if rows may exit early, else None."""
         self.num_exits = num_exits
         self.alignments: list[Tensor] = []
         self.reads: list[Tensor] = []
@@ -196,14 +196,14 @@ class PrefixTree:
     def hypotheses(
         self, finished: FinishedHypotheses, lengths: list[int]
     ) -> list[list[Hypothesis]]:
-        """Return each group's finished hypotheses, best first; `lengths` [G] are the sources'."""
+        """Return each group's finished hypotheses, best first; `lengths` [G] are of the sources."""
         groups, ranks = (finished.scores[:-1] > -math.inf).nonzero().unbind(1)
         totals = finished.log_probabilities[groups, ranks].tolist()
         scores = finished.scores[groups, ranks].tolist()
         paths = self._paths(finished.nodes[groups, ranks])
-        # A path that is at its root already repeats it, so the root marks where a path begins.
+        # Paths shorter than T repeat their root, so the last root marks where a path begins.
         starts = (paths < len(self._tokens[0])).sum(1).tolist()
-        # Concatenated once, here: a tensor that grew at each step would be copied at each step.
+        # Concatenated only here: a tensor that grew at each step would be copied at each step.
         tokens = torch.cat(self._tokens)[paths].tolist()
         sums = torch.cat(self._log_probabilities)[paths].tolist()
         alignments = torch.cat(self.alignments) if self.alignments else None
@@ -212,7 +212,7 @@ class PrefixTree:
         exit_scores = torch.cat(self.exit_scores) if self.exit_scores else None
         nbest_lists: list[list[Hypothesis]] = [[] for _ in lengths]
         for path, (group, start) in enumerate(zip(groups.tolist(), starts, strict=True)):
-            # What belongs to a prediction stands at the node before its token.
+            # Values of a prediction are stored at the node before its token.
             rows = paths[path, start - 1 :]
             log_probabilities = itertools.pairwise([0.0, *sums[path][start:], totals[path]])
             hypothesis = Hypothesis(
@@ -230,27 +230,27 @@ class PrefixTree:
         return nbest_lists
 
     def _paths(self, ends: Tensor) -> Tensor:
-        """Return [N, T]: the rows, of those of all T steps, that lead to the nodes `ends` [N]."""
+        """Return the paths [N, T] to the nodes `ends` [N], as indices into all steps' rows."""
         sizes = [len(tokens) for tokens in self._tokens]
         first = [0, *itertools.accumulate(sizes)]
-        # Of each step: its rows, the first of them and the first of the step before; roots are
-        # their own parents.
+        # For each step: its number of rows, its first row and the first row of the previous step;
+        # roots are their own parents.
         table = torch.tensor([sizes, first[:-1], [0, *first[:-2]]])
         counts, first_row, first_parent = table.to(ends.device, non_blocking=True)
         parents = torch.cat(self._parents)
         parents += first_parent.repeat_interleave(counts, output_size=len(parents))
         paths = [first_row[ends // _STEP] + ends % _STEP]
-        # All are followed to the root at once.
+        # All paths are followed to their roots at once.
         for _ in sizes[1:]:
             paths.append(parents[paths[-1]])
         return torch.stack(paths[::-1], 1)
 
 
 class FinishedHypotheses:
-    """The best hypotheses that have ended, for each group: best first, the earlier on a tie."""
+    """The best finished hypotheses of each group: best first, the earlier one on a tie."""
 
     def __init__(self, groups: Groups, count: int) -> None:
-        """`groups` are all of a search; `count` hypotheses of each are returned."""
+        """`groups` are all groups of a search; `count` hypotheses of each are returned."""
         # The last row is for groups of padding, which have its number.
         shape = len(groups.numbers) + 1, count
         self.scores = groups.scores.new_full(shape, -math.inf)
@@ -258,7 +258,7 @@ class FinishedHypotheses:
         self.nodes = groups.nodes.new_zeros(shape)
 
     def store(self, groups: Groups) -> None:
-        """Keep what has ended in `groups`."""
+        """Store the finished hypotheses of `groups`."""
         for name in ("scores", "log_probabilities", "nodes"):
             values = getattr(groups, name)[:, : self.scores.shape[1]]
             getattr(self, name)[groups.numbers] = values

@@ -18,33 +18,32 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 _PICTURE_LENGTH = 20
-"""What a picture counts as |x| where it limits how long its caption may become: regions say nothing
-about that."""
+"""|x| of a picture in the limit of a caption's length, to which the number of regions is unrelated.
+"""
 
 
 class Constraint(Protocol):
     """A rule on the next token, for all rows of a search at once."""
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Return log-probabilities [R, V] where each token that is ruled out has -inf.
+        """Return log-probabilities [R, V] in which forbidden tokens have -inf.
 
-        `step` tokens stand already in each row, a tensor [R] where rows differ (verified exits);
-        `sentence` [R] is the row's position in the batch that is searched. The tensor may be
-        changed in place.
+        Each row already has `step` tokens, a tensor [R] if rows differ (verified exits); `sentence`
+        [R] is the row's position in the batch. The tensor may be changed in place.
         """
 
 
 class StaticConstraint:
     """A constraint that can be recorded (search/cuda_graphs.py).
 
-    All that may differ between searches is in tensors, sentences first; `apply` changes nothing
-    else and does not wait for the device if `step` is a tensor.
+    Whatever may differ between searches is in tensors, sentences first; `apply` changes nothing
+    else and does not synchronise with the device if `step` is a tensor.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class MinLength(StaticConstraint):
-    """No end symbol before so many tokens are written: `lengths` [B], one for each sentence."""
+    """Forbids the end symbol before `lengths` [B] tokens, one for each sentence, are written."""
 
     lengths: Tensor
 
@@ -54,7 +53,7 @@ class MinLength(StaticConstraint):
 
 @dataclasses.dataclass(frozen=True)
 class ForbidEnd:
-    """No end symbol in rows [R] where `is_early`."""
+    """Forbids the end symbol in rows with `is_early` [R]."""
 
     is_early: Tensor
 
@@ -63,21 +62,22 @@ class ForbidEnd:
 
 
 def _without_end(log_probabilities: Tensor, rows: Tensor) -> Tensor:
-    """Rule the end symbol out in `rows` [R] of log-probabilities [R, V], in place."""
+    """Forbid the end symbol in `rows` [R] (bool) of log-probabilities [R, V], in place."""
     log_probabilities[:, END] = log_probabilities[:, END].masked_fill(rows, -math.inf)
     return log_probabilities
 
 
 class ForcedPrefix(StaticConstraint):
-    """Each sentence's translation begins with tokens that are given."""
+    """Forces each sentence's translation to begin with given tokens."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
-        """`prefixes` has one list of token ids (perhaps empty) for each sentence.
+        """`prefixes` has one list of token ids (possibly empty) for each sentence.
 
-        `lengths` [B] are how many tokens each has.
+        `lengths` [B] are their lengths.
         """
         self.lengths = torch.tensor([*map(len, prefixes)], dtype=torch.long, device=device)
-        # The last column is padding, for steps beyond all prefixes; few widths make few recordings.
+        # The last column is padding, for steps beyond all prefixes. Widths are powers of two, so
+        # that there are few recordings.
         width = 1 << max(map(len, prefixes), default=0).bit_length()
         rows = [[*prefix, *[PAD] * (width - len(prefix))] for prefix in prefixes]
         self._tokens = torch.tensor(rows, dtype=torch.long, device=device)
@@ -105,11 +105,11 @@ class ForcedPrefix(StaticConstraint):
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What may follow the rows of a search: never `<pad>` or `<s>`.
+    """Rules on the next tokens of a search, which are never `<pad>` or `<s>`.
 
     `renormalize` gives their probability to the other types. A row that has reached its sentence's
-    limit, of `limits` [B], ends whatever the constraints say: with the end symbol's
-    log-probability, or with 0 where `end_is_certain`.
+    limit, in `limits` [B], ends whatever the constraints: with the end symbol's log-probability, or
+    with 0 if `end_is_certain`.
     """
 
     constraints: tuple[Constraint, ...]
@@ -127,13 +127,13 @@ class Rules:
         end_is_hidden: bool = False,
         of_pictures: bool = False,
     ) -> Rules:
-        """Return the rules of a plan, and `constraints`; the others as in `length_bounds`."""
+        """Return the rules of a plan and `constraints`; other arguments are of `length_bounds`."""
         least, limits = length_bounds(
             plan, lengths, end_is_hidden=end_is_hidden, of_pictures=of_pictures
         )
         for constraint in constraints:
             if isinstance(constraint, ForcedPrefix):
-                # Else the search would end in the middle of a long prefix.
+                # Otherwise the search would end in the middle of a long prefix.
                 limits = limits.maximum(constraint.lengths)
         shortest = [MinLength(least)] if plan.min_length or end_is_hidden else []
         certain = plan.style == "transformers"
@@ -142,16 +142,17 @@ class Rules:
     def apply(
         self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor, *, at_limit: bool
     ) -> Tensor:
-        """Return log-probabilities [R, V] with what must not follow ruled out, changed in place.
+        """Return log-probabilities [R, V] with -inf for forbidden tokens, changed in place.
 
         `step` and `sentence` are as in `Constraint`; `at_limit` says whether a row can be at its
         limit.
         """
-        # They stand side by side: a list as index would be copied to a GPU, which waits for it.
+        # A slice, as the ids are adjacent: a list as index would be copied to the GPU and
+        # synchronise with it.
         log_probabilities[:, PAD : BEGIN + 1].fill_(-math.inf)
         if self.renormalize:
             log_probabilities = log_probabilities.log_softmax(1)
-        # Kept before the constraints change it in place.
+        # Saved before the constraints change it in place.
         end = log_probabilities[:, END].clone() if at_limit else None
         for constraint in self.constraints:
             log_probabilities = constraint.apply(log_probabilities, step, sentence)
@@ -168,16 +169,16 @@ class Rules:
 def length_bounds(
     plan: SearchPlan, lengths: Tensor, *, end_is_hidden: bool = False, of_pictures: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the fewest and the most target tokens [B], for source lengths with end symbols [B].
+    """Return minimum and maximum target lengths [B], for source lengths with end symbols [B].
 
-    Models that are not shown where the source ends do not know when to end either: with
-    `end_is_hidden` there are as many target tokens as source tokens, or as few as the plan allows
-    at most; its least length does not count. Appendix C.
+    Models that do not see where the source ends do not know when to stop either: with
+    `end_is_hidden` there are as many target tokens as source tokens, or the plan's maximum if that
+    is less; its minimum is ignored. Appendix C.
     """
     fewest = 0 if end_is_hidden else plan.min_length
     counted = torch.full_like(lengths, _PICTURE_LENGTH) if of_pictures else lengths - 1
     most = (plan.max_length_a + plan.max_length_b * counted).floor().long()
-    # One token at least: an empty translation has no length norm to speak of.
+    # At least one token: an empty translation has no meaningful length norm.
     most = most.clamp(min=max(1, fewest))
     if end_is_hidden:
         # The lengths count the source's end symbol, the bounds do not count the target's.

@@ -1,21 +1,21 @@
-"""Steps of decoding as CUDA graphs: recorded once for a shape, then replayed with one launch.
+"""Decoding steps as CUDA graphs: recorded once for each shape, then replayed with one launch.
 
-A step of a few rows is hundreds of small kernels, and launching them takes longer than they do
-(`benchmarks/decoding_speed.py` measures it). A recording holds addresses, so all that it reads and
-writes stays where it is: a `_Slot` has buffers for one shape of search, and searches come and go in
-it. Shapes are few: rows are padded to a power of two of groups, sources to a multiple of eight
-tokens, tokens so far to a power of two. Rows of padding repeat the first row and are dead. A search
-whose sentences come to an end moves to fewer rows only while these take longer than launches do:
-`benchmarks/recordings.py` counts what other rules record and compute.
+A step of a few rows consists of hundreds of small kernels, which take longer to launch than to run
+(`benchmarks/decoding_speed.py` measures it). A recording contains addresses, so all tensors that it
+reads and writes must stay in place: a `_Slot` has buffers for one shape of search, which successive
+searches use. There are few shapes: rows are padded to a power of two of groups, sources to a
+multiple of eight tokens, tokens so far to a power of two. Padding rows repeat the first row and are
+dead. A search whose sentences finish moves to fewer rows only while rows take longer to compute
+than kernels to launch: `benchmarks/recordings.py` counts what other rules record and compute.
 
-What is recorded is a whole step of a search (`SearchStep` of steps.py): the models, with caches
-that read their position from a tensor (layers/static_cache.py), the constraints, the selection and
-the bookkeeping. Searches with states without such a form are run as ever. The weights of a model
-must not change while its recordings are in use, and one search is run at a time.
+A recording covers a whole step of a search (`SearchStep` of steps.py): the models, with caches that
+read their position from a tensor (layers/static_cache.py), the constraints, the selection and the
+bookkeeping. Searches whose states have no such static form run without recordings. The weights of a
+model must not change while its recordings are in use, and only one search runs at a time.
 
-A recording costs as much as some steps, so a shape is recorded only once it has come that often.
-All recordings of a `Recorder` share their memory, so that what a step computes is copied to the
-buffers of its slot; these are bounded in bytes.
+A recording costs as much as several steps, so a shape is recorded only after it has occurred that
+often. All recordings of a `Recorder` share their memory, so the results of a step are copied to the
+buffers of its slot, whose total size is limited.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from nmtgrid.text.vocabulary import PAD
 _EAGER_STEPS = 8
 """Steps of a shape before it is recorded: a recording costs about as much as these."""
 _MOST_SLOTS = 64
-"""Shapes that are kept; the least recently used one is dropped."""
+"""Maximum number of shapes kept; the least recently used one is dropped."""
 _MOST_BYTES = 2**32
-"""Bytes of their buffers that are kept, at most."""
+"""Maximum total size of their buffers, in bytes."""
 _LEAST_GROUPS = 4
 _FREE_CELLS = 4096
-"""Rows x source columns that a step computes in about the time that its kernels take to start."""
+"""Rows x source columns that a step computes in about the time that its kernels take to launch."""
 _SOURCE_MULTIPLE = 8
 
 Replay = Callable[[], None]
 Record = Callable[[Callable[[], None], Callable[[], None]], Replay]
-"""Takes what is to be recorded and what has to be run before each time."""
+"""Takes the function to record and one to call before each of its runs, and returns the replay."""
 T = TypeVar("T")
 
 
 class _CastWeights(TorchDispatchMode):
-    """Casts each parameter once: as autocast's cache does, but what it has cast stays."""
+    """Casts each parameter once, like autocast's cache, but keeps the results."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # With the parameter, so that no other one can come to have its id.
+        # The parameter is kept as well, so that its id cannot be reused.
         self._casts: dict[Any, tuple[nn.Parameter, Tensor]] = {}
         self.is_recording = False
 
@@ -79,16 +79,16 @@ class _CastWeights(TorchDispatchMode):
         if key in self._casts:
             return self._casts[key][1]
         cast = func(*args, **kwargs)
-        if not self.is_recording:  # what is made then lies in memory that recordings share
+        if not self.is_recording:  # while recording, new tensors are in memory that is shared
             self._casts[key] = base, cast
         return cast
 
 
 class Recorder:
-    """Records what computes on one GPU as CUDA graphs, which replay one after the other.
+    """Records functions on one GPU as CUDA graphs, which replay one after the other.
 
-    All on one stream of that GPU: libraries keep memory for each stream, and the stream that torch
-    would take is of whichever GPU recorded first in this process.
+    They all use one stream of that GPU: libraries keep memory for each stream, and torch's default
+    stream for recording belongs to whichever GPU recorded first in this process.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -99,7 +99,7 @@ class Recorder:
 
     def __call__(self, fn: Callable[[], None], prepare: Callable[[], None]) -> Replay:
         """Return the replay of `fn`; `prepare` undoes what running it has changed."""
-        with torch.cuda.device(self._device):  # streams and recordings belong to the current one
+        with torch.cuda.device(self._device):  # streams and recordings use the current device
             self._stream = self._stream or torch.cuda.Stream()
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             current = torch.cuda.current_stream()
@@ -114,7 +114,7 @@ class Recorder:
             try:
                 self._stream.wait_stream(current)
                 with autocast, self._weights, torch.cuda.stream(self._stream):
-                    # Run before it is recorded, so that libraries choose their kernels.
+                    # Warm-up runs, in which libraries choose their kernels.
                     for _ in range(2):
                         prepare()
                         fn()
@@ -127,14 +127,14 @@ class Recorder:
         return graph.replay
 
     def _capture(self, graph: torch.cuda.CUDAGraph, fn: Callable[[], None]) -> None:
-        # Not by `torch.cuda.graph`: it waits for the GPU and gives all free memory back to it.
-        # Other threads may go on pinning memory meanwhile.
+        # Not with `torch.cuda.graph`, which synchronises and frees all cached memory of the GPU.
+        # Other threads may keep pinning memory meanwhile.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         self._weights.is_recording = True
         try:
             fn()
         except BaseException:
-            # The first error says more than that the recording is invalid.
+            # The first error is more informative than that the recording is invalid.
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
             raise
@@ -144,7 +144,7 @@ class Recorder:
 
 
 class Graphs:
-    """The recordings of one or several models, for searches that come one after the other."""
+    """The recordings of one or several models, for searches that run one after the other."""
 
     def __init__(self, record: Record) -> None:
         """`record` makes a replay of a step, and may run it several times."""
@@ -154,14 +154,14 @@ class Graphs:
 
     @staticmethod
     def pad_source(source: Tensor) -> Tensor:
-        """Return source [B, S] padded to a width that comes often; pictures as they are."""
+        """Return source [B, S] padded to a common width; pictures are returned unchanged."""
         if source.dim() != 2:
             return source
         return torch.nn.functional.pad(source, (0, -source.shape[1] % _SOURCE_MULTIPLE), value=PAD)
 
     @staticmethod
     def can_record(states: Sequence[Any], rules: Rules) -> bool:
-        """Return whether a search with these can be recorded once its caches are there."""
+        """Return whether a search with these can be recorded once its caches exist."""
         has_form = all(hasattr(state, "to_static") for state in states)
         return has_form and all(isinstance(rule, StaticConstraint) for rule in rules.constraints)
 
@@ -175,13 +175,13 @@ class Graphs:
         copies: int,
         columns: int,
     ) -> RecordedSearch | None:
-        """Return the search under way, whose steps are `fn`; None where it has no static form yet.
+        """Return the recorded form of a search with steps `fn`; None if it has no static form yet.
 
         `rules` are those of all sentences, each of which began as `copies` groups; the longest
         source has `columns` tokens.
         """
         width = fn.select.width
-        # A beam begins with one row a sentence; its groups are whole from the second step on.
+        # A beam begins with one row per sentence; its groups are complete from the second step on.
         if len(rows.tokens) != len(groups.numbers) * width:
             return None
         position = self.position = self.position or StaticPosition(rows.tokens.device)
@@ -196,12 +196,12 @@ class Graphs:
     def slot(
         self, fn: SearchStep, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
     ) -> _Slot:
-        """Return the slot for these shapes, holding these values; a new one keeps the tensors."""
+        """Return the slot for these shapes, with these values; a new slot uses the tensors."""
         values = states, rows, groups, rules
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(values))
         is_autocast = torch.is_autocast_enabled(rows.tokens.device.type)
         key = (fn, tuple(map(type, rules.constraints)), is_autocast, shapes)
-        # Taken out and put back at the end: the dict's order is that of use.
+        # Removed and reinserted at the end: the dict is in the order of use.
         slot = self._slots.pop(key, None)
         if slot is None:
             slot = _Slot(fn, *values)
@@ -214,20 +214,20 @@ class Graphs:
         return slot
 
     def with_memory(self, fn: Callable[[], T]) -> T:
-        """Return `fn()`, without the slots and once more where memory runs out."""
+        """Return `fn()`; if memory runs out, drop all slots and try once more."""
         try:
             return fn()
         except RuntimeError as fault:
             if not self._slots or not is_out_of_memory(fault):
                 raise
-        # Outside the handler: its traceback would keep what was computed alive.
+        # Outside the handler, whose traceback would keep tensors alive.
         self._slots.clear()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         return fn()
 
     def record(self, fn: Callable[[], None], prepare: Callable[[], None]) -> Replay:
-        """Return the replay of `fn`, or itself where it cannot be recorded."""
+        """Return the replay of `fn`, or `fn` itself if it cannot be recorded."""
         try:
             return self.with_memory(lambda: self._record(fn, prepare))
         except RuntimeError as fault:
@@ -238,7 +238,7 @@ class Graphs:
 
 
 class _Slot:
-    """Buffers at fixed addresses for one shape of a search, and the replay that works on them."""
+    """Buffers at fixed addresses for one shape of a search, and the replay that uses them."""
 
     def __init__(
         self, fn: SearchStep, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
@@ -255,7 +255,7 @@ class _Slot:
         return self.states, self.rows, self.groups, self.rules
 
     def run(self, record: Record, index: Tensor) -> None:
-        """Step at the position that `index` [1] holds, always the same tensor."""
+        """Run a step at the position in `index` [1], which must always be the same tensor."""
         self._steps += 1
         if self._replay is None and self._steps > _EAGER_STEPS:
             self._replay = self._recorded(record, index)
@@ -265,8 +265,8 @@ class _Slot:
         unmoved = torch.arange(len(self.rows.tokens), device=index.device)
         every_group = unmoved[: len(self.groups.numbers)]
         rows, groups = take(self.rows, unmoved), take(self.groups, every_group)
-        # Recording runs the step several times: each writes the same into the states if all begin
-        # alike and rows stay where they are.
+        # Recording runs the step several times: each run writes the same states if all start from
+        # the same values and rows do not move.
         still = dataclasses.replace(rows, parents=unmoved)
         replay = record(
             functools.partial(self._step, index),
@@ -288,7 +288,7 @@ class _Slot:
 
 
 class RecordedSearch:
-    """A search that lives in a slot, and moves to another one when its shapes change."""
+    """A search that runs in a slot, and moves to another one when its shapes change."""
 
     slot: _Slot
 
@@ -304,7 +304,7 @@ class RecordedSearch:
         self.graphs, self.fn, self.rules, self.copies = graphs, fn, rules, copies
         self.position = position
         free = _FREE_CELLS // (fn.select.width * columns)
-        # A power of two, at most `free` unless that is very few.
+        # The largest power of two up to `free`, but not below `_LEAST_GROUPS`.
         self._least_groups = max(_LEAST_GROUPS, 1 << free.bit_length() >> 1)
 
     def enter(
@@ -314,10 +314,9 @@ class RecordedSearch:
         groups: Groups,
         least: int = _LEAST_GROUPS,
     ) -> bool:
-        """Go on with `rows` and `groups`; return False where `move` has no states for them.
+        """Continue with `rows` and `groups`; return False if `move` has no states for them.
 
-        `move` returns the states of rows [R'], some of which are padding, of `least` groups or
-        more.
+        `move` returns the states of rows [R'], including padding to at least `least` groups.
         """
         count, device, width = len(groups.numbers), rows.tokens.device, self.fn.select.width
         index = pad_groups(torch.arange(len(rows.tokens), device=device), width, least)
@@ -325,19 +324,19 @@ class RecordedSearch:
         if states is None:
             return False
         groups = take(groups, pad_groups(torch.arange(count, device=device), 1, least))
-        # All groups but those of padding have lower numbers.
+        # The number of padding groups is above those of all other groups.
         sentences = groups.numbers // self.copies
         groups.numbers[count:] = len(self.rules.limits) * self.copies
         live, rows = len(rows.tokens), take(rows, index)
         rows.log_probabilities[live:] = -math.inf
-        # The states have moved.
+        # The states have already been reordered.
         rows = dataclasses.replace(rows, parents=torch.arange(len(index), device=device))
         rules = take(self.rules, sentences)
         self.slot = self.graphs.slot(self.fn, states, rows, groups, rules)
         return True
 
     def step(self, step: int) -> StepResult:
-        """Step after `step` tokens; return copies of what a tree of prefixes keeps, and buffers."""
+        """Run the step after `step` tokens; return copies for the tree of prefixes, and buffers."""
         slot = self.slot
         states = self.graphs.with_memory(
             lambda: tuple(state.with_room(step) for state in slot.states)
@@ -356,21 +355,21 @@ class RecordedSearch:
         return StepResult(rows, slot.groups, alignment)
 
     def is_worth_dropping(self, going: int) -> bool:
-        """Return whether `going` groups alone have a smaller slot, and take less time in it."""
+        """Return whether `going` groups fit a smaller slot in which a step takes less time."""
         return count_padded(going, self._least_groups) < len(self.slot.groups.numbers)
 
     def drop(self, rows: Rows, groups: Groups) -> None:
-        """Go on with `rows` and `groups` alone, those of this search that are left."""
+        """Continue with only `rows` and `groups`, the remaining ones of this search."""
         states, parents = self.slot.states, rows.parents
         self.enter(lambda index: take(states, parents[index]), rows, groups, self._least_groups)
 
 
 def pad_groups(rows: Tensor, width: int, least: int = _LEAST_GROUPS) -> Tensor:
-    """Return `rows` with zeros appended: a power of two of groups of `width`, `least` or more."""
+    """Return `rows` padded with zeros to a power of two of groups of `width`, at least `least`."""
     groups = count_padded(len(rows) // width, least)
     return torch.nn.functional.pad(rows, (0, groups * width - len(rows)))
 
 
 def count_padded(groups: int, least: int) -> int:
-    """Return how many groups there are when `groups` are padded to `least` or more."""
+    """Return the number of groups after padding `groups` to a power of two, at least `least`."""
     return max(least, 1 << (groups - 1).bit_length())

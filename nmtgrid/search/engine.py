@@ -1,12 +1,12 @@
 """The one decoding loop: greedy search, beams, sampling and ensembles of any architecture.
 
 Rows are sentences x width. Each step feeds every row's last token to the models, lets constraints
-rule tokens out, lets a selection pick the continuations, and drops the sentences that are done. The
-loop knows of models only what models/api.py says. Called by translate.py, validation
-(training/validate.py), online/evaluate.py and adaptive/measure.py.
+forbid tokens, lets a selection pick the continuations, and drops finished sentences. The loop uses
+only the interface of models/api.py. Called by translate.py, validation (training/validate.py),
+online/evaluate.py and adaptive/measure.py.
 
-What it remembers, the tree of prefixes and the hypotheses that have ended, stays in tensors and is
-copied to the host once, when the search is over: an accelerator is not waited for.
+Its records, the tree of prefixes and the finished hypotheses, stay in tensors and are copied to the
+host once, at the end of the search, so that they never synchronise with the accelerator.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from nmtgrid.search.steps import Averaged, SearchStep
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
-"""Steps between two looks at what is done: a look makes an accelerator wait for the host."""
+"""Number of steps between checks for finished sentences on an accelerator, which each synchronise.
+"""
 _CELLS_AHEAD = {"cpu": 16, "accelerator": 1024}
-"""Cells of the grid that a policy is asked about at once where fewer rows read on: each question
-makes an accelerator wait."""
+"""Number of grid cells per policy query when only a few rows keep reading; every query synchronises
+with the accelerator."""
 _BATCHES_BY_EXIT = 4
-"""Batches that are encoded together where exits are predicted for whole sentences."""
+"""Number of batches that are encoded together if exits are predicted for whole sentences."""
 
 
 def check(
@@ -57,7 +58,7 @@ def check(
     agent: Agent | None = None,
     halt: Halt | Verified | None = None,
 ) -> None:
-    """Raise ConfigError or ModelError when `models` do not support such a search."""
+    """Raise ConfigError or ModelError if `models` do not support such a search."""
     if halt is not None:
         if len(models) > 1:
             raise ConfigError(
@@ -68,8 +69,8 @@ def check(
             with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
         elif agent is not None:
             raise ConfigError(
-                "Verified exits decode offline: drafts would have to be verified with what had "
-                "been read when each was written.",
+                "Verified exits decode offline only: online, each draft would have to be verified "
+                "with the source that had been read when it was written.",
                 "Leave out `--exit verified`, or exit at a fixed block or by thresholds.",
             )
         else:
@@ -84,8 +85,8 @@ def check(
                 raise model.no_mechanism(agent.wants_readiness)
         if agent.wants_proposals and halt is not None:
             raise ConfigError(
-                "A reading policy that looks at predictions runs all blocks for each of them: it "
-                "does not go with early exits.",
+                "A reading policy that inspects predictions runs all blocks for each of them, so "
+                "it cannot be combined with early exits.",
                 "Leave out `--exit`, or read by wait-k or by the model's reader.",
             )
     needs = {
@@ -110,7 +111,7 @@ def check(
 
 
 def batches_together(halt: Halt | Verified | None) -> int:
-    """Return how many batches should be searched in `parts` of one search, for exits like these."""
+    """Return how many batches should be searched together, as `parts` of one search."""
     if halt is None or isinstance(halt, Verified) or halt.needs != "sequence":
         return 1
     return _BATCHES_BY_EXIT
@@ -131,22 +132,22 @@ def search(
     graphs: Graphs | None = None,
     parts: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Return for each sentence its best hypotheses, best first.
+    """Return the best hypotheses of each sentence, best first.
 
     source [B, S] ends with `</s>`, padded on the right, lengths [B] count it (pictures [B, S, F]
     have S regions and no end); `models` (in evaluation mode) share both vocabularies and are
-    averaged in probability. `keys` [B] (int64) tell sentences apart in sampling and to `halt`, so
-    that draws do not depend on the batch (None: their positions in it). `agent` says how much of
-    the source each write may look at (None: all of it), `halt` when a row may leave the decoder
-    (None: never early), or how tokens are drafted and verified (search/verified.py). Without both,
-    steps are replayed from `graphs` (None: each is computed anew). With several `parts`, where
-    exits are predicted for whole sentences, these are encoded together and searched in so many
-    parts, alike in exit; without constraints. Where a model is not shown the source's end,
-    translations are as long as their sources (see `length_bounds`).
+    averaged in probability. `keys` [B] (int64) identify sentences in sampling and to `halt`, so
+    that draws do not depend on the batch (None: their positions in it). `agent` decides how much of
+    the source each write may use (None: all of it), `halt` when a row exits early (None: never), or
+    how tokens are drafted and verified (search/verified.py). Without both, steps are replayed from
+    `graphs` (None: no replay). With several `parts`, if exits are predicted for whole sentences,
+    the sentences are encoded together and searched in this many parts with similar exits, without
+    constraints. If a model does not see the source's end, translations are as long as their sources
+    (see `length_bounds`).
 
-    Raises ConfigError when alignments, limited reads or exits are needed that a model does not
-    have, ModelError when the models' vocabularies differ in size and where nothing can be written,
-    as with scores that are no numbers.
+    Raises ConfigError if alignments, limited reads or exits are needed that a model does not have,
+    ModelError if the models' vocabularies differ in size or if nothing can be written, for example
+    because scores are NaN.
     """
     check(models, plan, align, agent, halt)
     if isinstance(halt, Verified):
@@ -163,7 +164,7 @@ def search(
     if parts > 1 and halt is not None and batches_together(halt) > 1:
         assert not constraints, "they belong to the order of the sentences"
         return _search_by_exit(models, source, lengths, plan, align, keys, halt, parts)
-    # What is computed for reads and exits depends on the data; a recording always does the same.
+    # With reads and exits the computation depends on the data; a recording is always the same.
     if agent is not None or halt is not None:
         graphs = None
     if graphs is not None:
@@ -186,12 +187,12 @@ def _search_by_exit(
 ) -> list[list[Hypothesis]]:
     """Search the sentences in parts, in the order of their exits.
 
-    A block runs in each step for which one row asks: in mixed batches nearly all of them do.
+    A block runs in a step if any row needs it, so in mixed batches nearly all blocks run.
     """
     (model,) = models
     state = model.begin(source, lengths)
     keys = (torch.arange(len(source)) if keys is None else keys).to(source.device)
-    # A stable order: those of one exit stay as they were sorted, by length.
+    # A stable order: sentences with the same exit stay sorted by length.
     order = with_exits(model).sentence_exits(state).argsort(stable=True)
     results: list[list[Hypothesis]] = [[] for _ in order]
     for rows in order.tensor_split(min(parts, len(order))):
@@ -205,7 +206,7 @@ def _search_by_exit(
 
 
 def begin(model: TranslationModel, source: Tensor, lengths: Tensor, agent: Agent | None) -> Any:
-    """Return the state before the first step, of a model that reads as `agent` wants it to."""
+    """Return the model's state before the first step, with the selection threshold of `agent`."""
     state = model.begin(source, lengths)
     if agent is None or agent.chooses_from is None:
         return state
@@ -226,7 +227,7 @@ def _rules(
 
 
 def hides_source_end(models: Sequence[TranslationModel]) -> bool:
-    """Return whether a model is not shown where the source ends, nor knows when to end itself.
+    """Return whether a model does not see where the source ends, so cannot know when to stop.
 
     Appendix C.
     """
@@ -235,14 +236,14 @@ def hides_source_end(models: Sequence[TranslationModel]) -> bool:
 
 def _nothing_to_write() -> ModelError:
     return ModelError(
-        "The model gives no token that may follow a probability above zero.",
+        "The model gives no allowed token a probability above zero.",
         "Its weights are damaged, or its training diverged (NaN), or constraints of your own "
-        "strike all tokens out.",
+        "forbid all tokens.",
     )
 
 
 class _RowHalt:
-    """A halt that gets the keys of sentences where the model passes numbers of rows."""
+    """A halt that gets the keys of sentences instead of the row numbers that the model passes."""
 
     def __init__(self, halt: Halt, keys: Tensor) -> None:
         self.halt, self.keys, self.needs = halt, keys, halt.needs
@@ -252,7 +253,7 @@ class _RowHalt:
 
 
 class SearchRun:
-    """One search under way: the live rows, their states, and all prefixes so far."""
+    """A search in progress: the live rows, their states, and all prefixes so far."""
 
     def __init__(
         self,
@@ -268,7 +269,7 @@ class SearchRun:
         halt: Halt | None = None,
         graphs: Graphs | None = None,
     ) -> None:
-        """Begin what `search` does with these arguments, from what `begin` returned."""
+        """Prepare a search; `states` are from `begin`, other arguments are those of `search`."""
         device, is_text = source.device, source.dim() == 2
         self.models, self.plan, self.align = models, plan, align
         self.agent, self.halt = agent, halt
@@ -277,14 +278,14 @@ class SearchRun:
         count = len(source) * self.copies
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
         self.rules = _rules(models, plan, lengths, constraints, is_text)
-        # Read once: a comparison with Python numbers later needs no wait for the device.
+        # Read once, so that later comparisons do not synchronise with the device.
         self.min_limit = int(self.rules.limits.min())
         self.max_steps = int(self.rules.limits.max()) + 1
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
         self.fn = SearchStep(tuple(models), plan, align)
         keys, self.select = self.keys, self.fn.select
         if plan.sample:
-            # A prime stride: keys of different sentences and copies do not meet.
+            # A prime stride: keys of different sentences and copies do not collide.
             copy = torch.arange(self.copies, device=device)
             keys = (keys[:, None] * 1_000_003 + copy).flatten()
         self.states = [repeat(state, self.copies) for state in states]
@@ -292,7 +293,7 @@ class SearchRun:
         if agent is not None:
             self.rows = dataclasses.replace(self.rows, reads=torch.ones_like(self.rows.tokens))
         if plan.coverage_penalty:
-            # All source tokens should be covered but the end symbol, which pictures lack.
+            # All source tokens should be covered, except the end symbol, which pictures lack.
             is_word = is_token(lengths - int(is_text), source.shape[1])
             is_word = is_word.repeat_interleave(self.copies, 0)
             coverage = torch.zeros(is_word.shape, device=device)
@@ -307,9 +308,9 @@ class SearchRun:
         self.check_every = 1 if is_on_cpu(source) else _CHECK_EVERY
 
     def run(self) -> list[list[Hypothesis]]:
-        """Search, and return for each sentence its best hypotheses, best first.
+        """Search, and return the best hypotheses of each sentence, best first.
 
-        Raises ModelError where nothing can be written.
+        Raises ModelError if nothing can be written.
         """
         for step in range(self.max_steps):
             if not self.advance(step):
@@ -317,7 +318,7 @@ class SearchRun:
         hypotheses = self.hypotheses()
         if not all(hypotheses):
             raise _nothing_to_write()
-        # Each sample of a sentence was searched as a group of its own.
+        # Each sample of a sentence was searched as a separate group.
         score = operator.attrgetter("score")
         return [
             sorted(itertools.chain(*samples), key=score, reverse=True)
@@ -337,7 +338,7 @@ class SearchRun:
             )
         following = self._step(step) if self.recorded is None else self.recorded.step(step)
         if self.align and following.alignment is not None:
-            # Without those of rows that padding has added since the last step.
+            # Without those of the padding rows of a recording.
             self.tree.alignments.append(following.alignment[: len(self.rows.tokens)])
         self.groups = following.groups
         return self._drop_done(following.rows, step)
@@ -346,13 +347,13 @@ class SearchRun:
         return zip(self.models, self.states, strict=True)
 
     def _sentence(self) -> Tensor:
-        """Return [R]: the position of each row's sentence in the batch."""
+        """Return the position [R] of each row's sentence in the batch."""
         rows_per_group = len(self.rows.tokens) // len(self.groups.numbers)
         return (self.groups.numbers // self.copies).repeat_interleave(rows_per_group)
 
     def _step(self, step: int) -> StepResult:
         sentence = self._sentence()
-        # Reading comes before writing: a token is predicted from what has been read by then.
+        # READ comes before WRITE: a token is predicted from the source read by then.
         if self.agent is not None and self.rows.reads is not None:
             reads = self._next_reads(self.agent, self.rows.reads, step, sentence)
             self.rows = dataclasses.replace(self.rows, reads=reads)
@@ -369,10 +370,10 @@ class SearchRun:
         )  # fmt: skip
 
     def _next_reads(self, agent: Agent, reads: Tensor, step: int, sentence: Tensor) -> Tensor:
-        """Return [R]: how much each row has read when it writes its next token."""
+        """Return the reads [R] with which each row writes its next token."""
         rho = None
         if agent.wants_reading:
-            # The reader has to see every written token before it can say whether to read on.
+            # The reader has to see every written token before it can predict READ or WRITE.
             tokens = self.rows.tokens
             self.states = [model.consider(tokens, state) for model, state in self._pairs()]
             shares = [model.reading_row(state).float().sigmoid() for model, state in self._pairs()]
@@ -399,15 +400,15 @@ class SearchRun:
         return Averaged.of(steps)
 
     def _propose(self, agent: Agent, step: int, sentence: Tensor) -> Averaged:
-        """Return what `_predict` does, once the policy has written in every row.
+        """Return the same as `_predict`, once the policy has decided to write in every row.
 
-        Rows that read on are asked again, those that write keep their prediction.
+        The policy is queried again for rows that read; those that write keep their prediction.
         """
         assert self.rows.reads is not None
         align = self.fn.wants_alignment or agent.wants_alignment
         self.states = [model.feed(self.rows.tokens, state) for model, state in self._pairs()]
         lengths, reads = self.source_lengths[sentence], self.rows.reads.clone()
-        # What is no hypothesis any more need not read.
+        # Dead rows need not read.
         is_live = self.rows.log_probabilities > -math.inf
         predicted = self._proposed(reads, None, align)
         proposal = Proposal(step, sentence, reads, *predicted)
@@ -415,7 +416,7 @@ class SearchRun:
         goes_on = ~agent.writes(proposal) & (reads < lengths) & is_live
         rows = goes_on.nonzero()[:, 0]
         while len(rows):
-            # Several columns of a row at once where few rows are left: such calls cost the same.
+            # If few rows are left, several columns of each at once: the call costs the same.
             ahead = self._columns_ahead(agent, len(rows))
             cells, columns = rows, reads[rows] + 1
             if ahead > 1:
@@ -440,14 +441,14 @@ class SearchRun:
         return predicted
 
     def _columns_ahead(self, agent: Agent, rows: int) -> int:
-        """Return with how many further reads each of so many rows is proposed at once."""
+        """Return for how many further reads each of `rows` rows is proposed at once."""
         if not agent.judges_rows_alone or not all(m.traits.every_cell for m in self.models):
             return 1
         kind = "cpu" if is_on_cpu(self.source_lengths) else "accelerator"
         return max(1, _CELLS_AHEAD[kind] // rows)
 
     def _proposed(self, reads: Tensor, rows: Tensor | None, align: bool) -> Averaged:
-        """Return the models' proposals for some rows (None: all) with so many reads."""
+        """Return the models' proposals for `rows` (None: all) with these `reads`."""
         steps = [
             model.propose(state, reads, rows=rows, align=align) for model, state in self._pairs()
         ]
@@ -455,7 +456,7 @@ class SearchRun:
         return Averaged.of(steps)
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
-        """Rule out what must not follow; a row at its limit can end whatever the rules say."""
+        """Apply the rules; a row at its limit can end whatever the constraints."""
         rules = self.rules
         if self.rows.reads is not None and self.agent is not None and self.agent.finish_reading:
             is_early = ForbidEnd(self.rows.reads < self.source_lengths[sentence])
@@ -463,9 +464,9 @@ class SearchRun:
         return rules.apply(log_probabilities, step, sentence, at_limit=step >= self.min_limit)
 
     def _drop_done(self, rows: Rows, step: int) -> bool:
-        """Go on with `rows`, without the sentences that are done; return False without any."""
+        """Continue with `rows`, without finished sentences; return False if none is left."""
         is_dropping = False
-        # Rows of a sentence that is done stay until the next look, but nothing comes of them.
+        # Rows of a finished sentence stay until the next check, but they are dead.
         if (step + 1) % self.check_every == 0:
             going = (~self.groups.is_done).nonzero()[:, 0]
             if len(going) == 0:
@@ -488,7 +489,7 @@ class SearchRun:
             if is_dropping:
                 self.recorded.drop(rows, self.groups)
             return True
-        # What the rows own is not copied when no row moves; elsewhere the look would be a wait.
+        # On a CPU states are not copied if no row moves; elsewhere this check would synchronise.
         moves = is_dropping or self.select.width > 1
         if moves and is_on_cpu(rows.parents):
             moves = not torch.equal(rows.parents, torch.arange(len(before.tokens)))
@@ -498,9 +499,10 @@ class SearchRun:
 
 
 def count_few(groups: int) -> int:
-    """Return `groups` rounded up to one of few numbers, four to each power of two.
+    """Return `groups` rounded up to one of a few numbers, four for each power of two.
 
-    On a CPU oneDNN compiles each product for its number of rows, in the time of ten products.
+    On a CPU oneDNN compiles each product for its number of rows, which takes as long as ten
+    products.
     """
     step = 1 << max(0, (groups - 1).bit_length() - 3)
     return -(-groups // step) * step

@@ -23,14 +23,14 @@ from nmtgrid.search.traces import Trace
 from nmtgrid.text.pipeline import Pipeline
 
 _CHUNK = 1024
-"""Predictions classified at once: never [M, V] of a whole batch."""
+"""Number of predictions classified at once, instead of [M, V] for a whole batch."""
 
 
 @without_gradients()
 def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -> Tensor:
-    """Return [B, T], the log-probability of each true target token, zero on padding.
+    """Return the log-probability [B, T] of each true target token, zero on padding.
 
-    The end symbol is counted; `models` (in evaluation mode) are averaged in probability.
+    The end symbol is included; `models` (in evaluation mode) are averaged in probability.
     """
     sites = PredictionSites.offline(batch)
     cells = sites.sentence, sites.position
@@ -40,7 +40,7 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
         features = model.features(batch, sites)
         values = []
         for part, target in zip(features.split(_CHUNK), targets.split(_CHUNK), strict=True):
-            # In float32 under autocast too: the sum over V types needs the digits.
+            # In float32 under autocast too: the sum over V types needs the precision.
             logits = model.classify(part).float()
             values.append(logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1))
         per_model.append(torch.cat(values))
@@ -51,7 +51,7 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
 
 
 _WINDOW = 2048
-"""Sentences in memory at once; they are sorted by length among themselves."""
+"""Number of sentences in memory at once; they are sorted by length within this window."""
 
 
 def forced_traces(
@@ -68,9 +68,10 @@ def forced_traces(
 ) -> Iterator[Trace]:
     """Yield a trace of each pair's reference, in order: log-probabilities, and the alignment.
 
-    `kind` is what the alignment holds: attention weights or shares of max-pooled channels, Eq.
-    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `on_progress` gets the sentences and target
-    tokens of each batch. Raises ConfigError if `align` and the model does not.
+    `kind` is the type of the alignment: attention weights or shares of max-pooled channels, Eq.
+    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `on_progress` gets the numbers of sentences
+    and target tokens of each batch. Raises ConfigError if `align` is set and the model has no
+    alignments.
     """
     if align and not model.traits.aligns:
         raise ConfigError(
@@ -80,7 +81,7 @@ def forced_traces(
     model = model.to(device).eval()
     for first in range(0, len(split), _WINDOW):
         window = numpy.arange(first, min(first + _WINDOW, len(split)))
-        # Batches of like lengths, within a window that bounds the traces in memory.
+        # Batches of similar lengths, within a window that limits the traces in memory.
         traces: list[Trace] = []
         for indices in cut_by_length(
             split.source_lengths, split.target_lengths, window, batch_tokens, batch_tokens * 64

@@ -1,8 +1,8 @@
 """Long sources: split at the ends of their sentences, and the translations joined again.
 
 A model translates sources as long as those that it was trained on; of longer ones it silently
-drops text. Called by translate.py, and by simultaneous translation (`online/`), which decides
-where a piece ends without knowing what comes.
+omits text. Called by translate.py, and by simultaneous translation (`online/`), which decides
+where a piece ends without knowing what follows.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from nmtgrid.text.sentences import ends_sentence, sentence_ends, sentences_of_wo
 
 LongLines = Literal["split", "cut"]
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "：", "。", "！", "？"])
-# Of a model whose training lengths are not known: sentences of most corpora are shorter.
+# For models whose training lengths are unknown: sentences of most corpora are shorter.
 _WHOLE, _PIECE = 128, 256
 
 _LARGEST_ALIGNMENT = 1 << 22
-"""Cells: larger tables of a source and its translation, joined from pieces, are left out."""
+"""Maximum number of cells of an alignment that is joined from pieces; larger ones are omitted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceLimits:
-    """How long a source may be, in units.
+    """Limits on the length of sources, in units.
 
     A line of up to `whole` units is translated whole, a longer one sentence by sentence, and no
     piece has more than `piece` units. `trained` is the longest training source, if it is known.
@@ -47,7 +47,7 @@ class SourceLimits:
 
     @classmethod
     def of(cls, models: Iterable[TrainingLengths | None], chosen: int | None) -> SourceLimits:
-        """Return the limits for models averaged; a `chosen` number takes the place of both.
+        """Return the limits for an ensemble of models; a `chosen` number replaces both.
 
         By default 99 % of the training sources have at most `whole` units, and the longest one
         has `piece`.
@@ -62,11 +62,11 @@ class SourceLimits:
         return cls(max(1, whole), max(1, trained), trained)
 
     def parts(self, word: str, side: Side) -> list[tuple[str, list[str]]]:
-        """Return a raw word and its units; of a word too long for a piece, its parts and theirs."""
+        """Return a raw word with its units, or its parts with theirs if too long for a piece."""
         units = side.tokens(word)
         if len(units) <= self.piece:
             return [(word, units)]
-        # No character makes several units, but for some marks.
+        # Except for some marks, no character becomes several units.
         parts = (word[n : n + self.piece] for n in range(0, len(word), self.piece))
         return [(part, side.tokens(part)) for part in parts]
 
@@ -74,8 +74,8 @@ class SourceLimits:
 def units_to_split(line: str, limits: SourceLimits, side: Side) -> list[str]:
     """Return the units of a raw `line` that `split` takes; [] for an empty line.
 
-    In text without spaces a word may be several sentences: of a line that is too long each becomes
-    a word of its own, whose units are those that it has as a line by itself.
+    In text without spaces a word may contain several sentences: if the line is too long, each of
+    them becomes a separate word, with the units that it has as a line by itself.
     """
     words = side.moses.tokenize(line).split()
     units = side.units(words)
@@ -87,10 +87,10 @@ def units_to_split(line: str, limits: SourceLimits, side: Side) -> list[str]:
 def split(
     units: Sequence[str], limits: SourceLimits, moses: Moses, mark: str = JOINER
 ) -> list[int]:
-    """Return the ends of the pieces of a line of `units`; the last is the whole.
+    """Return the ends of the pieces of a line of `units`; the last is the end of the line.
 
     A line that is too long is split at the end of every sentence, and a sentence that is too long
-    for one piece as `cut` does. The `mark` of the units shows where words end.
+    for one piece is split by `cut`. The `mark` of the units shows where words end.
     """
     if len(units) <= limits.whole:
         return [len(units)]
@@ -108,16 +108,16 @@ def split(
 
 
 def cut(units: Sequence[str], longest: int, mark: str = JOINER) -> list[int]:
-    """Return the ends of pieces of a sentence, none longer than `longest`; the last is the whole.
+    """Return the ends of pieces of a sentence, none longer than `longest`; the last is its end.
 
-    A piece ends after the last comma or the like of its second half, else between words, else
-    (one endless word) where it must.
+    A piece ends after the last comma or similar mark in its second half, otherwise between words,
+    otherwise (in an endless word) at `longest` units.
     """
     ends: list[int] = []
     start = 0
     numbers = word_numbers(units, mark)
     while len(units) - start > longest:
-        # Each candidate is a length of the piece, the longest first.
+        # Candidates are lengths of the piece, the longest first.
         lengths = range(longest, max(1, longest // 2) - 1, -1)
         breaks = [n for n in lengths if units[start + n - 1] in _CLAUSE_ENDS]
         breaks = breaks or [n for n in lengths if numbers[start + n - 1] != numbers[start + n]]
@@ -129,8 +129,8 @@ def cut(units: Sequence[str], longest: int, mark: str = JOINER) -> list[int]:
 class OnlineSplitter:
     """Decides where the pieces of a line end while its words arrive, one by one.
 
-    How long the line will be is not known: it is one piece until it has more than `whole` units,
-    and from there on each sentence is one.
+    The length of the line is not known: it is one piece until it has more than `whole` units, and
+    from then on each sentence is a piece.
     """
 
     def __init__(self, limits: SourceLimits, moses: Moses) -> None:
@@ -138,11 +138,11 @@ class OnlineSplitter:
         self._line = self._piece = 0
 
     def begins_piece(self, size: int) -> bool:
-        """Whether a word of `size` units no longer fits the piece; it has one word at least."""
+        """Return whether a word of `size` units does not fit the piece, which is not empty."""
         return bool(size and self._piece and self._piece + size > self._limits.piece)
 
     def add(self, word: str, size: int) -> bool:
-        """Take a word of `size` units; return whether the piece ends with it."""
+        """Add a word of `size` units; return whether the piece ends with it."""
         if self.begins_piece(size):
             self._piece = 0
         self._line += size
@@ -160,14 +160,14 @@ def join(
     sizes: Sequence[int] = (),
     seen: Sequence[int] = (),
 ) -> Hypothesis:
-    """Return the translations of the pieces of one source, one after the other, as one.
+    """Return the concatenation of the translations of a source's pieces.
 
-    For translations that tell how many source units they had read, `sizes` are the units of each
-    piece, and `seen` those of the line that had come when the piece was known to end: with the
-    word after it where it was full, and the end symbol at the line's end.
-    The log-probability of an inner end symbol goes to the token before it (or after, where there
-    is none), so that they still add up; alignments stand on the diagonal, an inner source end
-    symbol's share goes to the last one. The score is eq. (2.28) of the whole plus the coverage
+    For translations with reads, `sizes` are the numbers of units of the pieces, and `seen` the
+    numbers of units of the line that had arrived when it was known that a piece ends: including the
+    next word if the piece was full, and the end symbol at the line's end.
+    The log-probability of an inner end symbol is added to the token before it (or after it, if
+    there is none), so that the sum is unchanged; alignments are block-diagonal, and an inner source
+    end symbol's share goes to the last one. The score is eq. (2.28) of the whole plus the coverage
     penalties of the pieces; `passes` are those of all pieces.
     """
     if len(pieces) == 1:
@@ -189,7 +189,7 @@ def join(
     total = sum(piece.log_probability for piece in pieces)
     # Scores of pieces do not add up: each has the norm of its own length. Coverage penalties do.
     score = total / _norm(tokens, plan) + sum(_coverage_penalty(piece, plan) for piece in pieces)
-    # Of exits and their scores those of inner end symbols are dropped.
+    # Exits and exit scores of inner end symbols are dropped.
     exits = [piece.exits for piece in pieces if piece.exits is not None]
     scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
     has_exits = len(exits) == len(pieces)
@@ -215,23 +215,23 @@ def _norm(tokens: Sequence[int], plan: SearchPlan) -> float:
 
 
 def _coverage_penalty(piece: Hypothesis, plan: SearchPlan) -> float:
-    """Return what the score of a piece has besides eq. (2.28)."""
+    """Return the part of a piece's score that is not eq. (2.28)."""
     if not plan.coverage_penalty:
-        return 0.0  # and not what rounding leaves
+        return 0.0  # exactly, instead of a rounding error
     return piece.score - piece.log_probability / _norm(piece.tokens, plan)
 
 
 def _joined_reads(
     pieces: Sequence[Hypothesis], sizes: Sequence[int], seen: Sequence[int]
 ) -> list[int]:
-    """Return how many units of the line had come when each token of it was written."""
+    """Return how many units of the line had arrived when each token was written."""
     reads: list[int] = []
     before = latest = 0
     for piece, size, ends in zip(pieces, sizes, seen, strict=True):
         counts = piece.reads or []
         # Only the last piece's end symbol belongs to the line.
         for count in counts if piece is pieces[-1] else counts[:-1]:
-            # Nothing is written before what stands before it.
+            # No token is written before an earlier one.
             latest = max(latest, before + count if count <= size else ends)
             reads.append(latest)
         before += size
@@ -241,11 +241,11 @@ def _joined_reads(
 def join_ranked(
     pieces: Sequence[list[Hypothesis]], plan: SearchPlan
 ) -> list[tuple[Hypothesis, list[int]]]:
-    """Return the hypotheses of a line: the first of each piece together, and so on, best first.
+    """Return the hypotheses of a line, best first: the first ones of all pieces, and so on.
 
-    The first of all pieces stays the first, as where there are no others: no search of a whole line
-    says that another is better. With each stand the numbers of the tokens, from 0, that its pieces
-    begin with.
+    The first ones stay the first, as without an n-best list: no search over the whole line shows
+    that another is better. Each comes with the indices, from 0, of the tokens that its pieces begin
+    with.
     """
     if len(pieces) < 2:
         return [(whole, [0]) for hypotheses in pieces for whole in hypotheses]
@@ -257,7 +257,7 @@ def join_ranked(
         (join(parts, plan), list(accumulate((len(part.tokens) for part in parts[:-1]), initial=0)))
         for parts in ranked
     ]
-    # The others may change places: the sum of scores is not the score of the whole.
+    # The others may be reordered: the sum of scores is not the score of the whole.
     best, *others = joined
     return [best, *sorted(others, key=lambda pair: pair[0].score, reverse=True)]
 
@@ -265,7 +265,7 @@ def join_ranked(
 def long_line_warning(
     lengths: Mapping[int, int], limits: SourceLimits, treatment: LongLines
 ) -> str:
-    """Return the warning on lines, by their numbers, that have too many units."""
+    """Return the warning about lines with too many units; `lengths` are by line number."""
     longest, done = limits.whole, "translated in segments"
     if treatment == "cut":
         longest, done = limits.piece, "cut"
@@ -275,7 +275,7 @@ def long_line_warning(
 
 
 def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, advice: str) -> str:
-    """Return the warning on lines with a piece longer than any training source."""
+    """Return the warning about lines with a piece longer than any training source."""
     return (
         f"untrained-length: longer than any source that the model was trained on "
         f"({plural(limits.trained or 0, 'unit')}), so that text may be lost: line (units) "
@@ -284,7 +284,7 @@ def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, a
 
 
 def unaligned_warning(line: int) -> str:
-    """Return the warning on a line whose alignment would be too large."""
+    """Return the warning about a line whose alignment would be too large."""
     return (
         f"no-alignment: line {line:,} and its translation are too long for an alignment (more than "
         f"{_LARGEST_ALIGNMENT:,} pairs of units): its links are left out, and unknown words in it "
@@ -297,7 +297,7 @@ def _numbered(lengths: Mapping[int, int]) -> str:
 
 
 def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return [T + 1, S + 1] from pieces [T_i + 1, S_i + 1] whose last row and column are ends."""
+    """Return [T + 1, S + 1] from pieces [T_i + 1, S_i + 1], each with end symbols last."""
     height = sum(part.shape[0] - 1 for part in parts) + 1
     width = sum(part.shape[1] - 1 for part in parts) + 1
     if not parts or height * width > _LARGEST_ALIGNMENT:

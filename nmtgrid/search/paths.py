@@ -1,9 +1,9 @@
-"""Decoding paths z [B, T]: how many source tokens had been read when each target token was written.
+"""Decoding paths z [B, T]: the number of source tokens read when each target token was written.
 
 Wait-k paths and paths sampled for training (section 4.2), areas of grid cells to the right of a
 path, and the share of all paths that pass through a cell (`exact_weights`), which weights training
-on such an area (section 4.3). Reads count from 1; they include the end symbol or not, as the caller
-chooses.
+on such an area (section 4.3). Reads count from 1; the caller decides whether they include the end
+symbol.
 
 Paths and grids index differently: a path has counts z_t >= 1, a grid has columns from 0, and column
 j is the state with j + 1 tokens read.
@@ -23,12 +23,12 @@ def wait_k(k: int | float | Tensor, source_lengths: Tensor, size: int) -> Tensor
     """Return the wait-k paths [B, size]: k tokens first, then one more before each later write.
 
     k is one number, or [B] with one for each sentence; infinity reads the whole source first, as
-    does every k beyond it. Positions beyond the target go on in the same way. Eq. (4.25).
+    does every k beyond it. Positions beyond the target continue in the same way. Eq. (4.25).
 
     Raises ConfigError for a k below 1 or not whole.
     """
     # Doubles, because k may be infinite; negated, so that NaN is invalid too.
-    # A number is checked and filled in without a look at the device or a copy to it.
+    # A number is checked and filled in without synchronising with the device or copying to it.
     reads = torch.as_tensor(k, dtype=torch.float64)
     invalid = ~((reads >= 1) & ((reads == reads.floor()) | reads.isinf()))
     if bool(invalid.any()):
@@ -49,8 +49,8 @@ def sample_k(
 
     The order is that of `base.rows.repeat`, which repeats the sentences accordingly. Eq. (4.30).
 
-    Departs: The print has one |x| for the batch, that of its longest sentence. Here |x| is the
-    length of each sentence.
+    Departs: As printed, |x| is the same for the whole batch, that of its longest sentence. Here |x|
+    is the length of each sentence.
     """
     device = source_lengths.device if generator is None else generator.device
     lengths = source_lengths.repeat_interleave(paths_per_sentence)
@@ -75,7 +75,7 @@ def continue_paths(
 
     For decoding along the paths of another target, which a hypothesis may outgrow. Algorithm 1.
 
-    Departs: The print does not define positions beyond |y|. Here the whole source is read there.
+    Departs: As printed, positions beyond |y| are undefined. Here the whole source is read there.
     """
     whole = source_lengths[:, None].expand(-1, size)
     extended = whole.clone()
@@ -138,8 +138,8 @@ def exact_weights(
     allowed = is_right_of(paths, source_lengths, target_lengths, columns).transpose(0, 1)
     barred = torch.full_like(allowed, -torch.inf, dtype=torch.float64).masked_fill(allowed, 0.0)
     size = len(barred)
-    # A path to cell (t, j) has come from any cell of row t - 1 with at most its reads, so the sum
-    # over predecessors is a running one along the row; from the cell on it is the same backwards.
+    # A path to cell (t, j) comes from any cell of row t - 1 with at most its reads, so the sum over
+    # predecessors is cumulative along the row; likewise backwards for paths from the cell.
     leading, following = barred.clone(), barred.clone()
     for t in range(1, size):
         leading[t] += leading[t - 1].logcumsumexp(-1)

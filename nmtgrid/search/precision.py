@@ -1,8 +1,8 @@
-"""The precision of a search on a CPU: as it is asked for, or the fastest in a short measurement.
+"""The precision of a search on a CPU: as requested, or the fastest in a short measurement.
 
-On a CPU int8 is of weights and products alone, and so is bf16 in models without convolutions: what
-lies between the products stays in fp32 (layers/kernels/packed_weights.py). Called by translate.py,
-and where streams are decoded.
+On a CPU int8 applies only to weights and products, and so does bf16 in models without convolutions:
+everything between the products stays in fp32 (layers/kernels/packed_weights.py). Called by
+translate.py and by the decoding of streams.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nmtgrid.text.vocabulary import END, UNKNOWN
 
 Precision = Literal["fp32", "bf16", "int8", "auto"]
 _ROUNDS = 3
-"""Searches with each precision, of which the fastest counts."""
+"""Number of searches with each precision, of which the fastest counts."""
 _SENTENCES, _WORDS, _STEPS = 8, 20, 6
 _WORTH_ROUNDING = 1.1
 """How many times faster a precision must be than the next finer one to be chosen."""
@@ -36,7 +36,7 @@ def check_precision(
     halt: Halt | Verified | None,
     warn: Callable[[str], None],
 ) -> None:
-    """Raise ConfigError where a search cannot have this precision; warn where it is slow."""
+    """Raise ConfigError if a search does not support this precision; warn if it is slow."""
     if precision == "bf16" and device.type == "cpu" and not can_pack("bf16"):
         warn("slow-precision: this processor has no bf16 products: they are slower than fp32.")
     if precision in ("fp32", "bf16"):
@@ -49,9 +49,9 @@ def check_precision(
         )
     if isinstance(halt, Verified):
         raise ConfigError(
-            f"`--precision {precision}` does not go with verified exits: in int8 a token's scores "
-            "depend on what is computed beside it, so drafts would be verified by other scores "
-            "than those of a search without exits.",
+            f"`--precision {precision}` does not support verified exits: in int8 a token's scores "
+            "depend on the others in its batch, so drafts would be verified with other scores than "
+            "those of a search without exits.",
             "Take `fp32` or `bf16`.",
         )
     if precision == "int8" and not can_pack("int8"):
@@ -63,11 +63,11 @@ def check_precision(
 
 
 def check_stream_precision(precision: Precision) -> None:
-    """Raise ConfigError where a stream cannot have this precision."""
+    """Raise ConfigError if streams do not support this precision."""
     if precision not in ("fp32", "bf16"):
         raise ConfigError(
-            f"`--precision {precision}` does not go with streams: in int8 a token's scores "
-            "depend on what is computed beside it, so a stream would be translated otherwise than "
+            f"`--precision {precision}` does not support streams: in int8 a token's scores depend "
+            "on the others in its batch, so the translation of a stream would differ from that of "
             "the same words in a batch.",
             "Take `fp32` or `bf16`.",
         )
@@ -76,9 +76,9 @@ def check_stream_precision(precision: Precision) -> None:
 def prepare(
     models: Sequence[TranslationModel], precision: Packing
 ) -> tuple[list[TranslationModel], bool]:
-    """Return models on a CPU for decoding with `precision`, and whether they need autocast too."""
-    # Convolutions gain by bf16 too, and so does what lies between them: autocast, as on a GPU.
-    # In the many small steps of the others it costs more time than it saves.
+    """Return models for decoding on a CPU with `precision`, and whether they need autocast too."""
+    # Convolutions and the operations between them also gain from bf16: autocast, as on a GPU. In
+    # the many small steps of other models it costs more time than it saves.
     kernels = any(parameter.dim() > 2 for model in models for parameter in model.parameters())
     if precision == "bf16" and (kernels or not can_pack("bf16")):
         return list(models), True
@@ -90,7 +90,7 @@ def measure(
 ) -> dict[Packing, float]:
     """Return how many times faster than in fp32 a short search is with each precision.
 
-    The search is of random words of `types`, as wide as `plan` has it; all precisions take turns.
+    The search translates random words of `types`, with the beam of `plan`; precisions take turns.
     """
     kinds: list[Packing] = ["fp32", *[kind for kind in _REDUCED if can_pack(kind)]]
     prepared = {kind: prepare(models, kind) for kind in kinds}
@@ -111,7 +111,7 @@ def measure(
 
 
 def choose(ratios: dict[Packing, float]) -> Packing:
-    """Return the fastest precision of `measure`, the finer one where they are about as fast."""
+    """Return the fastest precision of `measure`, the finer one if they are about as fast."""
     best: Packing = "fp32"
     for kind in _REDUCED:
         if ratios.get(kind, 0.0) >= _WORTH_ROUNDING * ratios[best]:

@@ -17,20 +17,20 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import END
 
 _CHUNK = 128
-"""Types among which a largest one is looked for at once."""
+"""Number of types in a chunk, among which the largest is found at once."""
 _SMALL = 1 << 17
-"""Values of which torch finds the largest in one operation as fast as in several."""
+"""Number of values up to which torch finds the largest as fast without chunks."""
 _FEW = 128
-"""Values that are sorted to find the largest: fewer kernels, and no slower."""
+"""Number of values up to which sorting finds the largest with fewer kernels and is not slower."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """The continuations that a selection picked, for R rows that give R' rows in G groups.
 
-    tokens [R'], their parent rows [R'] and the rows' whole log-probabilities [R'], -inf where a row
-    is dead. What ended: end_parents [G, E] (rows) and
-    end_log_probabilities [G, E], the end symbol included, -inf where there is none.
+    tokens [R'], their parent rows [R'] and the log-probabilities [R'] of the whole rows, -inf for
+    dead rows. For hypotheses that ended: end_parents [G, E] (rows) and end_log_probabilities
+    [G, E], including the end symbol, -inf where there is none.
     """
 
     tokens: Tensor
@@ -41,29 +41,30 @@ class Candidates:
 
 
 class Select(Protocol):
-    """Picks what follows each row."""
+    """Picks the continuations of each row."""
 
     width: int
-    """Rows in a group after the first step; with one, rows stay where they are."""
+    """Rows in a group after the first step; with one, rows never move."""
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Candidates:
-        """Pick from next-token log-probabilities [R, V] for rows whose tokens sum up to totals [R].
+        """Pick from next-token log-probabilities [R, V] for rows with log-probabilities totals [R].
 
-        `keys` [G] (int64) tell the groups apart; `step` tokens (perhaps a tensor [1]) are written.
+        `keys` [G] (int64) identify the groups; `step` (possibly a tensor [1]) is the number of
+        tokens written before.
         """
 
 
 def is_on_cpu(tensor: Tensor) -> bool:
-    """Return whether reading `tensor` costs nothing; elsewhere the device would be waited for."""
+    """Return whether reading `tensor` is free; on other devices it would synchronise."""
     return tensor.device.type == "cpu"
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest of each row of `values` [R, N] (float32) and their indices.
 
-    Among equals the lowest index wins, on every device and whatever is in the other rows.
+    Among equals the lowest index wins, on every device and regardless of the other rows.
     """
     if values.shape[1] <= _FEW:
         tops, indices = values.sort(dim=1, descending=True, stable=True)
@@ -72,7 +73,7 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return _topk_by_keys(values, count)
     tops, indices = values.topk(count + 1, dim=1)
     last = tops[:, count - 1]
-    # topk may take any of several equals, which matters only at the border: those rows again.
+    # topk may take any of several equals, which matters only at the border: redo those rows.
     tied = ((last == tops[:, count]) & (last > -math.inf)).nonzero()[:, 0]
     indices, order = indices[:, :count].sort(dim=1)
     tops, ranks = tops[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
@@ -83,9 +84,9 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _topk_by_keys(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return what `stable_topk` does, by int64 keys that no two indices share."""
+    """Return the same as `stable_topk`, using int64 keys that are unique for each index."""
     bits = values.contiguous().view(torch.int32)
-    # The bits of a negative float fall as it rises: flipped, they are in the order of the floats.
+    # As integers, the bits of negative floats are in reverse order, so they are flipped.
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     indices = torch.arange(values.shape[1], device=values.device)
     keys = ordered.long().bitwise_left_shift_(32).sub_(indices)
@@ -98,8 +99,8 @@ def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
     count = values.shape[1]
     if values.device.type != "cpu" or count < 4 * _CHUNK or values.numel() < _SMALL:
         return values.max(1)
-    # On a CPU a largest value alone is found many times faster than its index: which chunk first.
-    # `benchmarks/decoding_speed.py` times greedy search, where this is a step's selection.
+    # On a CPU finding the largest value is many times faster without its index, so the chunk is
+    # found first. `benchmarks/decoding_speed.py` times greedy search, which selects tokens here.
     value, chunk = _chunk_tops(values).max(1)
     indices = chunk[:, None] * _CHUNK + torch.arange(_CHUNK)
     is_top = values.gather(1, indices.clamp_(max=count - 1)) == value[:, None]
@@ -107,7 +108,7 @@ def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chunk_tops(values: Tensor) -> Tensor:
-    """Return the largest of each chunk of each row of `values` [R, N], the last one shorter."""
+    """Return the largest of each chunk of each row of `values` [R, N]; the last may be shorter."""
     count = values.shape[1]
     whole = count - count % _CHUNK
     tops: Tensor = values[:, :whole].unflatten(1, (-1, _CHUNK)).amax(2)
@@ -117,7 +118,7 @@ def _chunk_tops(values: Tensor) -> Tensor:
 
 
 def _continue_rows(token: Tensor, total: Tensor) -> Candidates:
-    """Return the continuation of each row by one token, each row a group of its own."""
+    """Return the continuation of each row by one token; each row is a separate group."""
     is_end, rows = token == END, torch.arange(len(token), device=token.device)
     return Candidates(
         token,
@@ -129,7 +130,7 @@ def _continue_rows(token: Tensor, total: Tensor) -> Candidates:
 
 
 class Greedy:
-    """Takes the likeliest token of each row."""
+    """Takes the most probable token of each row."""
 
     width = 1
 
@@ -144,8 +145,8 @@ class Greedy:
 class Sample:
     """Draws each row's token from the model's distribution, sharpened and cut as the plan says.
 
-    The random numbers depend on the seed, the row's key and the step alone, so that a draw does
-    not change with the sentences beside it. The log-probabilities stay the model's own.
+    The random numbers depend only on the seed, the row's key and the step, so that a draw does not
+    depend on the other sentences of a batch. The log-probabilities remain those of the model.
     """
 
     plan: SearchPlan
@@ -161,7 +162,7 @@ class Sample:
             shares = torch.zeros_like(shares).scatter_(1, token, value)
         if plan.top_p < 1:
             value, token = shares.sort(dim=1, descending=True, stable=True)
-            # What stands before a type must be below top_p, so the likeliest one is always left.
+            # The sum before a type must be below top_p, so the most probable one always remains.
             before = value.cumsum(1) - value
             value = value.masked_fill(before >= plan.top_p * value.sum(1, keepdim=True), 0.0)
             shares = torch.zeros_like(shares).scatter_(1, token, value)
@@ -178,8 +179,8 @@ class Sample:
 class Beam:
     """Keeps the `width` best of all continuations of a sentence's rows.
 
-    An ended hypothesis counts only where it stands among the `width` best continuations; the
-    live rows are then filled up from those that come next.
+    An ended hypothesis counts only if it is among the `width` best continuations; the live rows are
+    the `width` best continuations that do not end.
     """
 
     width: int
@@ -187,10 +188,10 @@ class Beam:
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Candidates:
-        # At most one continuation of each row ends, so 2 x width hold enough that go on.
+        # At most one continuation of each row ends, so 2 x width include enough that do not end.
         value, token, parent = _best_of_groups(log_probabilities, totals, len(keys), 2 * self.width)
         is_end = token == END
-        # A stable sort of the flags puts what goes on first and keeps its order.
+        # A stable sort of the flags puts those that do not end first and keeps their order.
         goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]
         ended = value.masked_fill(~is_end, -math.inf)[:, : self.width]
         return Candidates(
@@ -207,13 +208,13 @@ def _best_of_groups(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the `count` best sums [G, count] of each group, their tokens and their rows.
 
-    A sum is of one of log_probabilities [R, V] and its row's total [R].
+    A sum is an entry of log_probabilities [R, V] plus its row's total [R].
     """
     rows, types = log_probabilities.shape
     first = torch.arange(0, rows, rows // groups, device=totals.device)[:, None]
     if is_on_cpu(totals) and types >= 4 * _CHUNK:
-        # As in `stable_max`: which chunks first. A chunk after `count` better ones has none of
-        # the best.
+        # As in `stable_max`, chunks are found first: a chunk after `count` better ones has none
+        # of the best sums.
         tops = (_chunk_tops(log_probabilities) + totals[:, None]).view(groups, -1)
         chunk = stable_topk(tops, min(count, tops.shape[1]))[1].sort(dim=1).values
         chunks = -(-types // _CHUNK)
@@ -222,7 +223,7 @@ def _best_of_groups(
         index = (parent[..., None] * types + token).clamp_(max=rows * types - 1)
         value = log_probabilities.flatten().index_select(0, index.flatten()).view_as(index)
         value = (value + totals[parent][..., None]).masked_fill_(token >= types, -math.inf)
-        # A wide beam may ask for more than its first row has.
+        # A wide beam may need more candidates than its first row has.
         value, token = _filled_up(value.flatten(1), token.flatten(1), count)
         value, index = stable_topk(value, count)
         chunk = (index // _CHUNK).clamp_(max=parent.shape[1] - 1)
@@ -238,7 +239,7 @@ def _best_of_groups(
 
 
 def _filled_up(values: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return values and tokens [G, N] with dead ones after them where N is below `count`."""
+    """Return values and tokens [G, N], padded with dead ones if N is below `count`."""
     missing = max(0, count - values.shape[1])
     pad = torch.nn.functional.pad
     return pad(values, (0, missing), value=-math.inf), pad(tokens, (0, missing))

@@ -1,4 +1,4 @@
-"""A step of a search: what the models predict, averaged, and what follows from it.
+"""A step of a search: the averaged predictions of the models, and the tokens written.
 
 Called by the loop of engine.py; cuda_graphs.py records it.
 """
@@ -21,7 +21,7 @@ from nmtgrid.search.select import Beam, Greedy, Sample, Select
 
 
 class Averaged(NamedTuple):
-    """What models yield together: means of probabilities, alignments and readiness (see `Step`)."""
+    """Predictions of an ensemble: mean probabilities, alignments and readiness (see `Step`)."""
 
     log_probabilities: Tensor
     alignment: Tensor | None = None
@@ -32,16 +32,16 @@ class Averaged(NamedTuple):
         """Return the means of all models' steps, log-probabilities [R, V] in float32."""
         alignment = _mean([step.alignment for step in steps])
         readiness = _mean([step.readiness for step in steps])
-        # In float32 whatever autocast computed: sums over a sentence need the digits.
+        # In float32 even under autocast: sums over a sentence need the precision.
         values = [step.logits.float().log_softmax(1) for step in steps]
         if len(values) == 1:
             return cls(values[0], alignment, readiness)
-        # The mean of probabilities, from their logarithms without leaving them.
+        # The mean of probabilities, computed in log space.
         mean = torch.stack(values).logsumexp(0) - math.log(len(values))
         return cls(mean, alignment, readiness)
 
     def put(self, rows: Tensor, part: Averaged) -> None:
-        """Put those of some rows [R'] in their place."""
+        """Replace the values of `rows` [R'] by those of `part`."""
         for whole, some in zip(self, part, strict=True):
             if whole is not None and some is not None:
                 whole[rows] = some
@@ -69,13 +69,13 @@ class SearchStep:
 
     @property
     def wants_alignment(self) -> bool:
-        """Whether models are asked for alignments."""
+        """Whether models have to return alignments."""
         return self.align or self.plan.coverage_penalty > 0
 
     def __call__(
         self, states: Sequence[Any], rows: Rows, groups: Groups, rules: Rules, step: Tensor
     ) -> StepResult:
-        """Return what follows; states are static, and the rules' sentences are the groups."""
+        """Return the step's result; states are static, and each group is a sentence of `rules`."""
         align, pairs = self.wants_alignment, zip(self.models, states, strict=True)
         predicted = Averaged.of(
             [model.step(rows.tokens, state, align=align) for model, state in pairs]

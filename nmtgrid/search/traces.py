@@ -4,15 +4,15 @@
      "log_probability": -1.5, "score": -0.3, "kind": "weights", "alignment": [[S + 1] x (T + 1)],
      "reads": [T + 1], "exits": [T + 1], "exit_scores": [[N] x (T + 1)], "num_exits": N}
 
-The last log-probability and the last row and column of the alignment are the end symbols'. Its
-numbers are shares ("weights"), or what each source unit adds to the score ("energies"). An empty
-line has empty lists and no alignment; a run without alignments has none anywhere. `reads`, of
-online decoding alone, are how many source units had been read when each unit was written, the end
-symbols counted on both sides. `exits`, of early exit alone, are the blocks after which each unit
-was predicted, `exit_scores` what was decided from there: chi, or the largest probability, null
-where a block did not run or was not scored, and `num_exits` how many blocks there are.
-`source_end` is there, and false, where sources are pictures: these have no end symbol, and the
-alignment has no column of it.
+The last log-probability and the last row and column of the alignment are those of the end symbols.
+The alignment has shares ("weights"), or the contributions of source units to the score
+("energies"). An empty line has empty lists and no alignment; a run without alignments has none
+anywhere. `reads` (online decoding only) are the numbers of source units that had been read when
+each unit was written, with end symbols on both sides. `exits` (early exit only) are the blocks
+after which each unit was predicted, `exit_scores` the values that decisions were based on: chi, or
+the largest probability, null if a block did not run or was not scored; `num_exits` is the number of
+blocks. `source_end` is present, and false, only if sources are pictures: these have no end symbol,
+and the alignment has no column for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from nmtgrid.base.io.records import (
 )
 from nmtgrid.base.io.text import read_lines
 
-if TYPE_CHECKING:  # analyses of traces and text do not wait for torch
+if TYPE_CHECKING:  # analyses of traces and text do not import torch
     from torch import Tensor
 
     from nmtgrid.search.api import Translation
@@ -51,10 +51,10 @@ _LARGEST_SHARE = 1.01
 class Trace:
     """The best translation of one line: units of both sides, natural logs, score, alignment.
 
-    `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads`, `exits` (T + 1) and
-    `exit_scores` [T + 1, N], None where there is none, likewise; `num_exits` is N. Where there is
-    no `source_end`, with pictures, `alignment` is [T + 1, S]. With `verified` exits, `exits` are
-    those of accepted drafts, and of other units the last, whichever blocks ran.
+    `alignment` [T + 1, S + 1], `reads`, `exits` (T + 1) and `exit_scores` [T + 1, N], with None for
+    missing scores, have the end symbols last, or are None; `num_exits` is N. Without `source_end`
+    (pictures), `alignment` is [T + 1, S]. With `verified` exits, `exits` are the draft exit for
+    accepted drafts and the last exit for other units, whichever blocks ran.
     """
 
     line: Positive
@@ -103,7 +103,7 @@ class Trace:
 
     def to_line(self) -> str:
         """Return the record as one line of JSON, numbers rounded."""
-        # Rounded, since digits that no reader uses are most of the file.
+        # Rounded, because digits that no reader uses would be most of the file.
         values = dict(vars(self))
         values["log_probabilities"] = [round(v, _LOG_DIGITS) for v in self.log_probabilities]
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
@@ -125,12 +125,12 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class _Line(Trace):
-    """A record as a file has it, checked; foreign ones may lack the text."""
+    """A record read from a file, checked; those of other programs may lack the text."""
 
     text: str = dataclasses.field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for fields that do not fit each other."""
+        """Raise ValueError if fields are inconsistent."""
         count, height = len(self.log_probabilities), len(self.target) + 1
         # An empty line was not translated: it has not even an end symbol.
         if count != height and (self.source or self.target or count):
@@ -146,19 +146,19 @@ class _Line(Trace):
             raise ValueError("`alignment` has shares below 0 or above 1")
 
     def _check_positions(self, count: int) -> None:
-        """Check what was read and where was exited at each of `count` units."""
+        """Raise ValueError unless the reads and exits of `count` units are valid."""
         width = len(self.source) + 1
         reads, exits, scores = self.reads, self.exits, self.exit_scores
         if reads is not None and (
             len(reads) != count or reads != sorted(reads) or max(reads, default=1) > width
         ):
             raise ValueError(
-                f"`reads` is not {count} whole numbers from 1 to {width} that never fall"
+                f"`reads` is not {count} whole numbers from 1 to {width} that never decrease"
             )
         if exits is not None and len(exits) != count:
             raise ValueError(f"`exits` is not {count} whole numbers from 1 on")
         if self.num_exits is not None and self.num_exits < max(exits or [1]):
-            raise ValueError("`num_exits` is no number of blocks with these exits")
+            raise ValueError("`num_exits` is less than the largest of the exits")
         if scores is None:
             return
         if exits is None or len(scores) != count:
@@ -170,10 +170,10 @@ class _Line(Trace):
 def read_traces(path: str | Path) -> Iterator[Trace]:
     """Yield the records of a traces file.
 
-    Raises InputError with the line number for what is not such a record.
+    Raises InputError with the line number for invalid records.
     """
     advice = "Traces are written by `nmtgrid decode --traces FILE`."
-    # Lines stand alone here, unlike those of metrics.jsonl: any part of a file will do.
+    # Lines are independent here, unlike those of metrics.jsonl: any part of a file is valid.
     for number, text in enumerate(read_lines(path), start=1):
         record = parse_record(text, _Line, path, number, name="a trace", advice=advice)
         # By name: msgspec leaves a default in the class, so `vars` may lack it.
@@ -181,7 +181,7 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
 
 
 def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | None:
-    """Return scores [T + 1, N] rounded, None where nothing was computed (NaN)."""
+    """Return scores [T + 1, N] rounded, with None for those that were not computed (NaN)."""
     if scores is None:
         return None
     return [

@@ -1,6 +1,6 @@
-"""Raw text in, raw text out: the whole way from lines to their translations, in order.
+"""Raw text in, raw text out: the complete pipeline from lines to their translations, in order.
 
-`nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])` is all that it takes; the page
+The minimal use is `nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])`; the page
 docs/python.md shows the rest. The commands `decode` and `online-eval` use the `Translator` too.
 """
 
@@ -58,18 +58,18 @@ from nmtgrid.text.scripts import estimated_words
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
 _PICTURE_WINDOW = 256
-"""Pictures in memory at once; they are sorted by regions among themselves."""
+"""Number of pictures in memory at once; they are sorted by regions within this window."""
 _LONGEST_PREFIX = 1024
-"""Units of a forced prefix, each of which is a step of the search, whatever the limit of length."""
+"""Maximum number of units of a forced prefix: each is a search step, despite the length limit."""
 _MOST_PIECES = 1 << 16
-"""Pieces of a line that have sampling keys of their own."""
+"""Number of pieces of a line that have distinct sampling keys."""
 _MOST_COPIED = 2
-"""Words, estimated from letters, of what is copied as one word in place of `<unk>`."""
+"""Maximum length, in words estimated from letters, of a source word that replaces `<unk>`."""
 Item = TypeVar("Item")
 
 
 def check_text(model: TranslationModel) -> None:
-    """Raise ConfigError where text is given to a model that captions pictures."""
+    """Raise ConfigError if the model captions pictures and so cannot translate text."""
     if model.traits.source_features:
         raise ConfigError(
             f"This model (`{model.architecture}`) captions pictures; it cannot read text.",
@@ -79,7 +79,7 @@ def check_text(model: TranslationModel) -> None:
 
 
 def check_pictures(model: TranslationModel) -> None:
-    """Raise ConfigError where pictures are given to a model that translates text."""
+    """Raise ConfigError if the model translates text and so cannot caption pictures."""
     if not model.traits.source_features:
         raise ConfigError(
             f"This model (`{model.architecture}`) translates text; it cannot read pictures.",
@@ -88,7 +88,7 @@ def check_pictures(model: TranslationModel) -> None:
 
 
 def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
-    """Raise ConfigError without a model, ModelError unless all prepare text alike."""
+    """Raise ConfigError if there is no model, ModelError unless all prepare text alike."""
     if not loaded:
         raise ConfigError("There is no model to translate with.")
     first, advice = loaded[0], "Only models made from one dataset can be averaged."
@@ -100,22 +100,22 @@ def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
             if types != others:
                 sizes = f"{len(types):,} and {len(others):,} types"
                 raise ModelError(f"{folders} have different {side} vocabularies ({sizes}).", advice)
-        # The same vocabularies may have been made from text that was treated otherwise.
+        # Equal vocabularies may come from text that was prepared differently.
         if first.pipeline.facts != other.pipeline.facts:
             raise ModelError(f"{folders} prepare text differently.", advice)
 
 
 def unequal_prefixes(count: int, problem: str, path: str | Path = "") -> InputError:
-    """Return the error for `count` prefixes (at least) that are not one for each line."""
+    """Return the error if the number of prefixes (`count` or more) is not that of the lines."""
     return InputError(
         f"there are prefixes for {plural(count, 'line')}, but {problem}.",
-        "Give one for each line of the input, an empty one where the translation begins freely.",
+        "Give one for each line of the input, an empty one for a translation without a prefix.",
         path=path,
     )
 
 
 def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each line with its prefix. Raises InputError when there are fewer or more prefixes."""
+    """Yield each line with its prefix. Raises InputError if there are fewer or more prefixes."""
     pairs = itertools.zip_longest(lines, prefixes)
     for number, (line, prefix) in enumerate(pairs, start=1):
         if prefix is None:
@@ -126,15 +126,15 @@ def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tu
 
 
 def _checked(lines: Iterable[Item], what: str, *, are_strings: bool = False) -> Iterator[Item]:
-    """Return an iterator over `lines`, which the message calls `what`.
+    """Return an iterator over `lines`, which error messages call `what`.
 
-    Raises TypeError at once for what is not iterable and for one string, whose letters would be
-    taken for lines; with `are_strings` on the way for an item that is no string.
+    Raises TypeError immediately if `lines` is not iterable or a single string, whose letters would
+    be taken for lines; with `are_strings`, also during iteration for items that are not strings.
     """
     if isinstance(lines, (str, bytes)):
         raise TypeError(
             f"{what} must be several strings, not one: its letters would be taken for lines. "
-            f"Pass a list, also of one line: [{_short(lines)}]."
+            f"Pass a list, even for one line: [{_short(lines)}]."
         )
     if not isinstance(lines, Iterable):
         raise TypeError(f"{what} must be a list or another iterable, but is {_short(lines)}.")
@@ -160,24 +160,24 @@ _COUNT = Range(
 
 @dataclasses.dataclass(frozen=True)
 class TranslationOptions(CheckedSettings):
-    """How text goes through a search."""
+    """Options for the translation of text."""
 
     batch_tokens: Annotated[int, _COUNT] = 4000
-    """Source tokens of a batch, padding included, times the width of the search."""
+    """Source tokens of a batch, including padding, times the width of the search."""
     max_source: Annotated[int | None, _COUNT] = None
-    """Longest source in units that is translated whole (None: as training had them)."""
+    """Longest source in units that is translated whole (None: from the training data)."""
     long_lines: LongLines = "split"
     """Longer lines are split at the ends of their sentences, or cut, with a warning."""
     replace_unknown: bool = False
-    """Write the aligned source word where the model writes `<unk>`."""
+    """Replace `<unk>` by the aligned source word."""
     window: Annotated[int, _COUNT] = 4096
-    """Lines in memory at once; they are sorted by length among themselves."""
+    """Number of lines in memory at once; they are sorted by length within this window."""
 
     def called(self, name: str) -> str:
         return f"`{name}` (`--{name.replace('_', '-')}`)"
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
+        """Return a description of each invalid value."""
         faults = super().faults()
         if self.long_lines not in get_args(LongLines):
             faults.append(
@@ -188,7 +188,7 @@ class TranslationOptions(CheckedSettings):
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """A source line in units, where its pieces end (none: it is empty), and its forced prefix."""
+    """A source line in units, the ends of its pieces (none if empty), and its forced prefix."""
 
     number: int
     units: list[str]
@@ -198,7 +198,7 @@ class _Line:
 
 
 class Translator:
-    """One model, or several averaged, that translate raw text, or caption pictures."""
+    """A model or an ensemble that translates raw text or captions pictures."""
 
     def __init__(
         self,
@@ -213,10 +213,10 @@ class Translator:
     ) -> None:
         """`plan` defaults to the first model's settings.
 
-        `warn` gets messages on long lines (None: they are Python warnings), `halt` says where
-        tokens leave the decoder early (None: nowhere). With `precision` auto the fastest one is
-        chosen in a short measurement. Raises ConfigError for faulty plans and for a precision that
-        the device does not have, ModelError when the models' vocabularies differ.
+        `warn` gets messages about long lines (None: they are Python warnings), `halt` decides where
+        tokens exit early (None: nowhere). With `precision` auto the fastest one is chosen in a
+        short measurement. Raises ConfigError for invalid plans and for a precision that the device
+        does not support, ModelError if the models' vocabularies differ.
         """
         check_ensemble(loaded)
         self.loaded = loaded[0]
@@ -231,19 +231,19 @@ class Translator:
         self.models = [member.model.to(self.device).eval() for member in loaded]
         self.halt = halt
         self.exit: str | None = None
-        """What `nmtgrid.early_exit` was asked for, as text."""
+        """The choice passed to `nmtgrid.early_exit`, as text."""
         known = [member.lengths for member in loaded]
         self.limits = SourceLimits.of(known, self.options.max_source)
         self.features = self.models[0].traits.source_features  # of a region; 0: text
-        # Only a GPU gains from recorded steps. These have memory of their own, so that one search
-        # runs at a time; elsewhere a search shares nothing that it writes to.
+        # Only a GPU gains from recorded steps. Searches share their memory, so only one runs at a
+        # time; on other devices searches share nothing that they write to.
         self.graphs = Graphs(Recorder(self.device)) if self.device.type == "cuda" else None
         self._turn = contextlib.nullcontext() if self.graphs is None else threading.Lock()
         # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
         check_precision(precision, self.device, halt, self.warn)
         if self.device.type == "cpu":
-            keep_memory()  # the steps of a search free and ask for much of it
+            keep_memory()  # the steps of a search free and allocate a lot of it
         self._heap = HeapTrimmer()
         self.speedups: dict[str, float] = {}
         """How many times faster than in fp32 a search was with each precision, if measured."""
@@ -253,14 +253,15 @@ class Translator:
             self.speedups, precision = dict(ratios.items()), choose(ratios)
         self.precision: Precision = precision
         self.bf16 = precision == "bf16"
-        """Whether searches run under autocast; elsewhere the models' products round instead."""
+        """Whether searches run under autocast; otherwise only the models' products are rounded."""
         if self.device.type == "cpu":
             self.models, self.bf16 = prepare(self.models, precision)
 
     def with_search(self, **search: Any) -> Translator:
-        """Return a translator with other settings of the search (beam=5, nbest=3, ...).
+        """Return a translator with other search settings (beam=5, nbest=3, ...).
 
-        Models and text are shared, so that it costs nothing. Raises ConfigError for faulty ones.
+        It shares the models and the text pipeline, so this is free. Raises ConfigError for invalid
+        settings.
         """
         other = copy.copy(self)
         other.plan = _changed(self.plan, search)
@@ -272,15 +273,15 @@ class Translator:
     ) -> list[str]:
         """Return the translations of raw `lines`, one for each; empty lines stay empty.
 
-        `prefixes` and what is raised: as in `translations`.
+        `prefixes` and errors are as in `translations`.
         """
         return [translation.text for translation in self.translations(lines, prefixes=prefixes)]
 
     def with_halt(self, halt: Halt | Verified | None, exit: str) -> Translator:
-        """Return a translator whose tokens leave the decoder as `halt` says (None: never early).
+        """Return a translator whose tokens exit early as `halt` decides (None: never).
 
-        `exit` is the choice that `halt` was made of. Models and text are shared. Raises ConfigError
-        where the models or the search do not fit.
+        `exit` is the choice that `halt` was made from. Models and text pipeline are shared. Raises
+        ConfigError if the models or the search do not support `halt`.
         """
         other = copy.copy(self)
         other.halt, other.exit = halt, exit
@@ -289,10 +290,10 @@ class Translator:
         return other
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
-        """Return the log-probability of each raw (source, target), end symbol included.
+        """Return the log-probability of each raw (source, target), including the end symbol.
 
-        Pairs are scored whole, however long they are. Raises TypeError for what is no list of pairs
-        of strings.
+        Pairs are scored whole, however long they are. Raises TypeError unless `pairs` is a list of
+        pairs of strings.
         """
         check_text(self.models[0])
         encoded, untrained = [], {}
@@ -301,7 +302,7 @@ class Translator:
             if not (is_pair and all(isinstance(side, str) for side in pair)):
                 raise TypeError(
                     f"pairs must be pairs of strings, source and target, but number {number} is "
-                    f"{_short(pair)}. Pass a list, also of one pair: [(source, target)]."
+                    f"{_short(pair)}. Pass a list, even for one pair: [(source, target)]."
                 )
             source, target = pair
             encoded.append(
@@ -334,14 +335,15 @@ class Translator:
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, with one window of lines in memory.
 
-        `align` asks for the alignments of the hypotheses. `on_progress` is called after each batch
-        with the lines, parts of lines in segments among them, and the target tokens that it has
-        finished. `is_waiting` is asked after each line: where the next one has yet to arrive, the
-        lines so far are translated first.
+        With `align` hypotheses have alignments. `on_progress` is called after each batch with the
+        number of lines finished, fractions for segments of lines, and that of target tokens.
+        `is_waiting` is called after each line: if the next one has not arrived yet, the lines so
+        far are translated first.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
-        perhaps none; of a line in segments the first one does. Raises ConfigError at once when
-        `align` is set and the model does not align, TypeError for what are not strings;
-        InputError on the way unless there are as many prefixes as lines, of at most 1,024 units.
+        possibly empty; of a line in segments, they apply to the first segment. Raises ConfigError
+        immediately if `align` is set and the model has no alignments, TypeError for items that are
+        not strings; during iteration InputError unless there are as many prefixes as lines, each of
+        at most 1,024 units.
         """
         lines = _checked(lines, "lines", are_strings=True)
         engine.check(self.models, self.plan, align)
@@ -350,7 +352,7 @@ class Translator:
         if prefixes is not None:
             prefixes = _checked(prefixes, "prefixes", are_strings=True)
             pairs = _with_prefixes(lines, prefixes)
-        # A generator of its own: what is checked above is raised here, not at the first line.
+        # A separate generator, so that the errors above are raised here, not at the first line.
         return self._windows(pairs, align, on_progress, is_waiting)
 
     def caption(
@@ -362,7 +364,8 @@ class Translator:
     ) -> Iterator[Translation]:
         """Yield the caption of each picture, given as features [regions, F], in order.
 
-        Raises ConfigError at once where the model cannot, DataError for features of another size.
+        Raises ConfigError immediately if the model cannot caption, DataError for features of
+        another size.
         """
         pictures = _checked(pictures, "pictures")
         engine.check(self.models, self.plan, align)
@@ -399,9 +402,9 @@ class Translator:
         units = self.pipeline.target.tokens(prefix) if prefix else []
         if len(units) > _LONGEST_PREFIX:
             raise InputError(
-                f"the prefix of line {number:,} has {len(units):,} units, more than the "
-                f"{_LONGEST_PREFIX:,} that a translation may be made to begin with.",
-                "Give the beginning of this line's translation alone.",
+                f"the prefix of line {number:,} has {len(units):,} units, but at most "
+                f"{_LONGEST_PREFIX:,} are allowed.",
+                "Give only the beginning of this line's translation.",
             )
         return units
 
@@ -440,7 +443,7 @@ class Translator:
                 self.warn(untrained_length_warning(untrained, self.limits, advice))
             results = self._search_window(lines, align, on_progress)
             for line in lines:
-                # Taken out: what has been written leaves the memory.
+                # Removed, so that finished lines do not stay in memory.
                 pieces = [results.pop((line.number, n)) for n in range(len(line.ends))]
                 joined = join_ranked(pieces, self.plan)
                 if align and any(whole.alignment is None for whole, _ in joined):
@@ -450,7 +453,7 @@ class Translator:
                 )
 
     def _pieces(self, text: str) -> tuple[list[str], list[int]]:
-        """Return the units of a line and where its pieces end; nothing for an empty line."""
+        """Return the units of a line and the ends of its pieces; no ends for an empty line."""
         side, is_cut = self.pipeline.source, self.options.long_lines == "cut"
         units = side.tokens(text) if is_cut else units_to_split(text, self.limits, side)
         if not units:
@@ -471,7 +474,8 @@ class Translator:
                 pieces.append(((line.number, piece), line.ids[start:end], forced))
         share_of_piece = {line.number: 1 / len(line.ends) for line in lines if line.ends}
         results: dict[tuple[int, int], list[Hypothesis]] = {}
-        # Sentences of one exit stand together, unless constraints belong to the batches.
+        # Sentences with the same exit are searched together, unless there are constraints, which
+        # belong to their batches.
         together = 1 if any(forced for *_, forced in pieces) else engine.batches_together(self.halt)
         for batches in chunks(self._batches([len(ids) for _, ids, _ in pieces]), together):
             self._heap.trim()
@@ -479,13 +483,13 @@ class Translator:
             names, sources, prefixes = zip(*(pieces[index] for index in indices), strict=True)
             source = pad([[*ids, END] for ids in sources])
             lengths = torch.tensor([len(ids) + 1 for ids in sources])
-            # A key is of a line and a piece alone, so samples do not change with the batches.
+            # A key depends only on the line and the piece, so samples do not depend on batches.
             keys = [number * _MOST_PIECES + piece for number, piece in names]
             nbest_lists = self._search(source, lengths, keys, align, prefixes, len(batches))
             results.update(zip(names, nbest_lists, strict=True))
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
             on_progress(sum(share_of_piece[number] for number, _ in names), tokens)
-        # Empty lines are in no batch, but they are done too.
+        # Empty lines are in no batch, but they are finished too.
         on_progress(sum(not line.ends for line in lines), 0)
         return results
 
@@ -499,7 +503,7 @@ class Translator:
         parts: int = 1,
     ) -> list[list[Hypothesis]]:
         constraints = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
-        # One autocast around the whole search: the cast weights are then kept from step to step.
+        # One autocast around the whole search, so that cast weights are reused in all steps.
         with self._turn, autocast(self.device, self.bf16):
             return engine.search(
                 self.models,
@@ -515,7 +519,7 @@ class Translator:
             )
 
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
-        """Yield indices in order of size, so many that rows x longest stay within the limit."""
+        """Yield batches of indices in order of size, with rows x longest within the limit."""
         # Rows of one length pad little, and the state of a search grows with its rows.
         width = width or (self.plan.nbest if self.plan.sample else self.plan.beam)
         lengths = numpy.array(sizes, dtype=int)
@@ -535,12 +539,12 @@ def restore(
     """Return the translation of line number `line` with these source units.
 
     `joined` are its hypotheses, best first, with the beginnings of their pieces (`join_ranked`).
-    `replace_unknown` puts the aligned source word where the model wrote `<unk>`. `prefix` are the
-    target units that were forced: they stand there as they were given, unknown ones too.
+    `replace_unknown` replaces `<unk>` by the aligned source word. `prefix` are the target units
+    that were forced: they appear as given, including unknown ones.
     """
     targets, words, texts = [], [], []
     for hypothesis, starts in joined:
-        # A search writes neither `<pad>` nor `<s>`, and its hypotheses leave the end symbol out.
+        # A search writes neither `<pad>` nor `<s>`, and its hypotheses omit the end symbol.
         units = pipeline.target.vocabulary.decode(hypothesis.tokens)
         if replace_unknown and hypothesis.alignment is not None:
             # The last row and column of an alignment are those of the end symbols.
@@ -548,10 +552,10 @@ def restore(
             for row, token in enumerate(hypothesis.tokens):
                 if token == UNKNOWN:
                     units[row] = whole_word(source, columns[row], pipeline.source.mark)
-        # The model wrote the prefix as ids, where a type unknown to it has become `<unk>`.
+        # The model wrote the prefix as ids, in which unknown types have become `<unk>`.
         units = [*prefix, *units[len(prefix) :]]
         targets.append(units)
-        # Words as the dataset has them: `bleu_tokenized` compares these.
+        # Words as in the dataset: `bleu_tokenized` compares these.
         pieces = (units[start:end] for start, end in pairwise([*starts, len(units)]))
         words.append(pipeline.target.join_pieces(pieces))
         texts.append(pipeline.target.moses.detokenize(words[-1]))
@@ -562,18 +566,18 @@ def restore(
 def whole_word(units: Sequence[str], index: int, mark: str = JOINER) -> str:
     """Return the word that the unit at `index` belongs to; their `mark` shows where words end.
 
-    In text without spaces, of which a word may be a whole sentence, it is the unit alone.
+    In text without spaces, where a word may be a whole sentence, only the unit is returned.
     """
     word = joined_words(units, mark)[word_numbers(units, mark)[index]]
     if estimated_words([word]) <= _MOST_COPIED:
         return word
-    # A `▁` of its own belongs to the unit after it.
+    # A separate `▁` belongs to the unit after it.
     end = index + (2 if units[index] == mark else 1)
     return "".join(joined_words(units[index:end], mark))
 
 
 def default_plan(loaded: LoadedModel) -> SearchPlan:
-    """Return the search that a model's settings ask for. Raises ModelError for damaged ones."""
+    """Return the search plan in a model's settings. Raises ModelError if they are damaged."""
     try:
         return from_json(SearchPlan, loaded.settings.get("search") or {}, "settings.search.")
     except ConfigError as fault:
@@ -582,11 +586,11 @@ def default_plan(loaded: LoadedModel) -> SearchPlan:
 
 
 def _changed(plan: SearchPlan, search: Mapping[str, Any]) -> SearchPlan:
-    """Return `plan` with the settings that Python names. Raises ConfigError."""
+    """Return `plan` changed by Python arguments. Raises ConfigError if these are invalid."""
     try:
         changed = override(plan, search)
     except ConfigError as fault:
-        # In Python they are arguments: without `--set`, and without options in brackets.
+        # In Python settings are arguments, so messages omit `--set` and options in brackets.
         problems = [
             re.sub(r" \(`--[a-z-]+`\)", "", problem.replace("`--set ", "`"))
             for problem in fault.faults
@@ -610,11 +614,11 @@ def load(
 ) -> Translator:
     """Return a translator for the model directory `folder`, or for several averaged ones.
 
-    `warn` gets messages on long lines (None: they are Python warnings), `imports` are Python files
-    that define what the model needs, such as its architecture. `search` changes settings of the
-    search (beam=5, length_penalty=0.6, ...). Raises ModelError for what is missing or does not fit,
-    ConfigError for faulty settings, DeviceError for a device that is not there, TypeError for
-    arguments of another type.
+    `warn` gets messages about long lines (None: they are Python warnings), `imports` are Python
+    files that define parts of the model, such as its architecture. `search` changes settings of the
+    search (beam=5, length_penalty=0.6, ...). Raises ModelError if something is missing or does not
+    fit, ConfigError for invalid settings, DeviceError for a device that does not exist, TypeError
+    for arguments of another type.
     """
     for path in (folder, *more):
         if not isinstance(path, (str, Path)):

@@ -1,4 +1,4 @@
-"""Text that a model does not know, such as text in another language or script."""
+"""Detection of text that a model does not know, such as text in another language or script."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from nmtgrid.text.vocabulary import UNKNOWN
 
 _FEWEST = 5
 _MOST_SUBWORDS, _MOST_WORDS = 0.2, 0.6
-"""Shares of unknown units that text in the model's own language stays below, also of another domain
-(words: of a small vocabulary), and text in another script does not."""
+"""Shares of unknown units: text in the model's own language, even of another domain (or, for words,
+with a small vocabulary), stays below these, and text in another script does not."""
 
 
 def are_too_many(unknown: int, total: int, subwords: str) -> bool:

@@ -1,15 +1,15 @@
 """Greedy decoding by verified exits: an early exit drafts tokens, the full stack verifies them.
 
 Self-speculative decoding (Zhang et al., 2024; Elhoushi et al., 2024): blocks up to the exit draft a
-few tokens, one after the other; the blocks after it then run once over all drafted positions of
-all rows. A draft stands as long as it is what the full stack, at the same position and under the
-same constraints, finds likeliest; the first that is not is replaced by that token. Rows advance by
-different numbers of tokens. Called by engine.py.
+few tokens, one after the other; the later blocks then run once over all drafted positions of all
+rows. Drafts are accepted as long as each is the most probable token of the full stack at its
+position, under the same constraints; the first that is not is replaced by that token. Rows advance
+by different numbers of tokens. Called by engine.py.
 
-The translations are those of greedy search with the full stack, ties broken alike. Sums are taken
-in another order where several positions run at once, as they are in batches of another size: where
-the two likeliest tokens are nearer to each other than that rounding (some 1e-6 of a log-probability
-in float32, 1e-2 in bfloat16), either may be written.
+The translations are those of greedy search with the full stack, with the same tie-breaking. As with
+batches of another size, sums are computed in another order when several positions run at once: if
+the two most probable tokens are closer than this rounding error (some 1e-6 of a log-probability in
+float32, 1e-2 in bfloat16), either may be written.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 _WORTH = 0.5
 """The last draft of a row should be accepted with at least this probability."""
 _GOING = 0.6
-"""Share of the rows up to which all stop drafting: the others would wait for a few."""
+"""If at most this share of the rows still drafts, all stop: the others would wait for a few."""
 _PRIOR = 4.0, 5.0, -2.0
-"""Drafts that were accepted, of those that were verified, and the sum of their log p, at first."""
+"""Initial numbers of accepted and of verified drafts, and initial sum of their log p."""
 _MEMORY = 0.9
-"""What earlier verifications count, with each one that follows."""
+"""Factor by which earlier verifications decay with each new one."""
 
 
 def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan) -> None:
-    """Raise ConfigError where `verified` does not fit the model or the search."""
+    """Raise ConfigError if `verified` does not fit the model or the search."""
     count = with_exits(model).traits.num_exits
     faults = []
     if verified.exit >= count:
@@ -51,47 +51,48 @@ def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan
         )
     if plan.beam > 1:
         faults.append(
-            f"Verified exits decode greedily, but the beam is {plan.beam} wide: a draft is "
-            "accepted where it is the likeliest token, which a beam does not look for (`--beam 1`)."
+            f"Verified exits decode greedily, but the beam size is {plan.beam}: a draft is "
+            "accepted if it is the most probable token, which a beam does not rely on (`--beam 1`)."
         )
     if plan.sample:
-        faults.append("Verified exits decode greedily: what is drawn cannot be verified.")
+        faults.append("Verified exits decode greedily: samples cannot be verified.")
     if plan.coverage_penalty:
-        faults.append("Verified exits know no `search.coverage_penalty`: set it to 0.")
+        faults.append("Verified exits do not support `search.coverage_penalty`: set it to 0.")
     if faults:
         raise ConfigError(faults)
 
 
 class DraftLength:
-    """How many tokens a row drafts, by its confidence and the acceptance rate of late.
+    """Number of tokens that a row drafts, from its confidence and the recent acceptance rate.
 
     All of k drafts with probabilities p_1 .. p_k at their exit are expected to be accepted with
-    probability (p_1 .. p_k)^c, where c fits the acceptance rate of the latest drafts. A row drafts
-    on as long as that is at least one half.
+    probability (p_1 .. p_k)^c, where c fits the acceptance rate of recent drafts. A row keeps
+    drafting while that is at least one half.
     """
 
     def __init__(self) -> None:
         self._accepted, self._seen, self._logs = _PRIOR
 
     def add(self, accepted: int, seen: int, logs: float) -> None:
-        """Count drafts that were verified, those of them that were accepted, the sum of log p."""
+        """Count `accepted` drafts among those verified (`seen`), and the sum of their log p."""
         self._accepted = _MEMORY * self._accepted + accepted
         self._seen = _MEMORY * self._seen + seen
         self._logs = _MEMORY * self._logs + logs
 
     @property
     def least(self) -> float:
-        """The sum of log p down to which a row drafts on."""
-        # All were accepted, or all were certain: then nothing limits a row's drafts.
+        """The sum of log p below which a row stops drafting."""
+        # If all were accepted, or all were certain, nothing limits a row's drafts.
         rate = math.log(self._accepted / self._seen) if self._accepted < self._seen else 0.0
         return math.log(_WORTH) * self._logs / (self._seen * rate) if rate else -math.inf
 
 
 class _Drafts(NamedTuple):
-    """What R rows drafted: tokens and log-probabilities [R, K], of which the first `counts` [R].
+    """Drafts of R rows: tokens and log-probabilities [R, K], of which the first `counts` [R] count.
 
-    The exit's blocks were fed `fed` tokens, its classifier `predicted` ones. `needed` [R] are the
-    positions to verify: one more than drafts, unless the last is the end symbol.
+    In each row `fed` tokens were fed to the blocks up to the exit, and its classifier made
+    `predicted` predictions. `needed` [R] are the positions to verify: one more than drafts, unless
+    the last is the end symbol.
     """
 
     tokens: Tensor
@@ -103,11 +104,11 @@ class _Drafts(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One verification of R rows: their sentences, what Q positions hold, and how many count.
+    """One verification of R rows: their sentences and the tokens of the full stack at Q positions.
 
     tokens and log_probabilities [R, Q] (0 where nothing was verified), alignments [R, Q, S];
-    `written` and `accepted` [R] are the tokens, end symbol counted, that the rows got, and how many
-    of them had been drafted.
+    `written` [R] are the numbers of tokens added to the rows, including the end symbol, and
+    `accepted` [R] those of them that had been drafted.
     """
 
     sentence: Tensor
@@ -120,7 +121,7 @@ class _Pass(NamedTuple):
 
 
 class VerifiedSearch:
-    """One greedy search under way."""
+    """A greedy search in progress."""
 
     def __init__(
         self,
@@ -132,16 +133,16 @@ class VerifiedSearch:
         count, device = len(rules.limits), rules.limits.device
         self.exit, self.num_exits = verified.exit, model.traits.num_exits
         self.state, self.rules = state, rules
-        # Read once: no row can be at its limit before.
+        # Read once: no row can reach its limit earlier.
         self.min_limit = int(rules.limits.min())
         self.types = model.classifier().weight.shape[0]
-        # These look at none but special symbols, which are the first types.
+        # These rules affect only special symbols, which are the first types.
         self.is_plain = all(isinstance(rule, MinLength) for rule in rules.constraints)
         self.most, self.length = verified.drafts, DraftLength()
         self.sentence = torch.arange(count, device=device)
         self.tokens = torch.full((count,), BEGIN, device=device)
         self.written = torch.zeros(count, dtype=torch.long, device=device)
-        # Of the rows that go on: the most that one may still write, and the most that one has.
+        # Maxima over the live rows: of the tokens that may still be written, and of those written.
         self.remaining, self.longest = int(rules.limits.max()), 0
         self.passes: list[_Pass] = []
 
@@ -161,8 +162,8 @@ class VerifiedSearch:
             logits = self.state.feed(token, self.written + step, last, predict=True)
             assert logits is not None
             logits = logits.float()
-            # Constraints act on drafts too, so that these are accepted; rules on special symbols
-            # alone forbid what is seldom likeliest.
+            # Constraints also apply to drafts, so that drafts can be accepted; not if they affect
+            # only special symbols, which are rarely the most probable tokens.
             if not self.is_plain:
                 missing = self.types - logits.shape[1]
                 logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
@@ -190,7 +191,7 @@ class VerifiedSearch:
         return _Drafts(tokens, logs, counts, needed, fed, min(fed, most))
 
     def _verify(self, drafts: _Drafts) -> None:
-        """Write what the full stack finds, as far as each row's drafts agree with it."""
+        """Write the tokens of the full stack, as far as each row's drafts agree with them."""
         shape = len(drafts.tokens), drafts.fed
         columns = torch.arange(drafts.fed, device=drafts.tokens.device)
         is_needed = columns < drafts.needed[:, None]
@@ -204,8 +205,8 @@ class VerifiedSearch:
         tokens = token.new_full((is_needed.numel(),), PAD).index_copy(0, cells, token).view(shape)
         log_probabilities = value.new_zeros(tokens.numel()).index_copy(0, cells, value).view(shape)
         accepted = count_accepted(drafts.tokens, drafts.counts, tokens)
-        # One token more than was accepted: the correction, or what follows the last draft. An end
-        # symbol is the last token then: no draft follows one.
+        # One token more than was accepted: the correction, or the one after the last draft. An end
+        # symbol can only be the last token: no draft follows one.
         written = (accepted + 1).minimum(drafts.needed)
         last = tokens.gather(1, written[:, None] - 1)[:, 0]
         self.passes.append(
@@ -214,9 +215,9 @@ class VerifiedSearch:
         self._go_on(drafts, accepted, last, written)
 
     def _go_on(self, drafts: _Drafts, accepted: Tensor, tokens: Tensor, written: Tensor) -> None:
-        """Go on with the rows that are not done, from the last of what was `written` [R].
+        """Continue with the unfinished rows, from the last (`tokens` [R]) of the tokens `written`.
 
-        Counts the drafts that were accepted, and the first of each row that was not.
+        Counts the drafts that were accepted, and the first rejected one of each row.
         """
         self.state.keep(written)
         self.tokens, self.written = tokens, self.written + written
@@ -224,7 +225,7 @@ class VerifiedSearch:
         seen = (accepted + 1).minimum(drafts.counts)
         is_seen = is_token(seen, drafts.tokens.shape[1])
         remaining = self.rules.limits[self.sentence] - self.written
-        # All numbers in one copy: an accelerator is waited for once.
+        # All numbers in one copy, which synchronises with an accelerator only once.
         numbers = torch.stack(
             [
                 accepted.sum().double(),
@@ -246,7 +247,7 @@ class VerifiedSearch:
             self.state.take_rows(going)
 
     def hypotheses(self, plan: SearchPlan, lengths: Sequence[int]) -> list[Hypothesis | None]:
-        """Return each sentence's translation, None where nothing could be written.
+        """Return each sentence's translation, None if nothing could be written.
 
         `lengths` [B] are those of the sources, for alignments.
         """
@@ -276,9 +277,9 @@ class VerifiedSearch:
 
 
 def count_accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
-    """Return [R]: how many drafts [R, K], the first `counts` [R], are what tokens [R, Q] has there.
+    """Return the number [R] of drafts [R, K] that equal tokens [R, Q], up to the first difference.
 
-    Up to the first that is not.
+    Only the first `counts` [R] drafts of each row are compared.
     """
     length = drafts.shape[1]
     agrees = (drafts == tokens[:, :length]) & is_token(counts, length)
@@ -287,7 +288,7 @@ def count_accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
 
 @dataclasses.dataclass
 class _Columns:
-    """What one sentence's translation consists of, token by token, and the passes it took."""
+    """The tokens of one sentence's translation with their values, and its verifications."""
 
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_probabilities: list[float] = dataclasses.field(default_factory=list)

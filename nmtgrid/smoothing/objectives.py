@@ -56,19 +56,19 @@ class Smoothed:
     base: Objective
     settings: SmoothingSettings
     size: int
-    """V."""
+    """V, the number of target types."""
     spread: TargetDistribution | None = None
-    """Needed where tokens are compared."""
+    """Needed if tokens are compared."""
     reward: Reward | None = None
-    """Needed where it is not Hamming's."""
+    """Needed unless it is Hamming's."""
     vectors: Tensor | None = None
-    """[V, E]: what the spread was made from, if they are to be kept."""
+    """[V, E]: the vectors that the spread was made from, if they have to be saved."""
     notes: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
         """See `StatefulObjective`.
 
-        A resumed run takes the vectors as they were, wherever they came from.
+        A resumed run reuses the vectors, wherever they came from.
         """
         if self.vectors is not None and not (folder / OBJECTIVE_FILE).exists():
             save_tensors(folder / OBJECTIVE_FILE, {"vectors": self.vectors})
@@ -80,13 +80,13 @@ class Smoothed:
         return self.base.agent()
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the smoothed loss, and out of training the objective's own."""
+        """Return the smoothed loss, or, outside of training, the objective's own."""
         if not model.training:
             return self.base.loss(model, batch)
         settings = self.settings.sequence
         if not settings.alpha:
             return self.base.loss(model, self._smoothed(batch))
-        # The order of the draws (distances, positions, substitutes) is `draw_samples`'.
+        # The order of the draws (distances, positions, substitutes) is that of `draw_samples`.
         samples = self.draw(batch)
         shares = self.weigh(batch, samples)
         weights = settings.alpha * shares
@@ -109,7 +109,7 @@ class Smoothed:
         return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, **statistics})
 
     def draw(self, batch: Batch) -> Samples:
-        """Return L sentences near each true one."""
+        """Return L sentences near each reference."""
         settings = self.settings.sequence
         hamming = settings.reward == "hamming"
         return draw_samples(
@@ -122,7 +122,7 @@ class Smoothed:
         )
 
     def weigh(self, batch: Batch, samples: Samples) -> Tensor:
-        """Return what each sample counts [B, L], one together for each sentence."""
+        """Return the weights of the samples [B, L], which sum to 1 for each sentence."""
         settings = self.settings.sequence
         if self.reward is None:
             # Drawn from the reward's own distribution.
@@ -138,7 +138,7 @@ class Smoothed:
             dtype=rewards.dtype, device=rewards.device,
         )  # fmt: skip
         lacking = in_substitutions(rewards, own[:, 0], losses)
-        # The chance of the substitutes is the same in both.
+        # The probability of the substitutes is the same in both distributions.
         proposed = samples.distances / -settings.proposal_temperature
         return importance_weights(lacking / -settings.temperature, proposed)
 
@@ -147,7 +147,7 @@ class Smoothed:
         return SoftTargets(tokens, shares, self.spread, settings.token.alpha, settings.entropy)
 
     def _smoothed(self, batch: Batch) -> Batch:
-        """Return the batch with soft targets, where tokens are smoothed."""
+        """Return the batch, with soft targets if tokens are smoothed."""
         if not (self.settings.token.alpha or self.settings.entropy):
             return batch
         tokens = batch.target_output[..., None]
@@ -170,7 +170,7 @@ def smooth(
     device: torch.device,
     run_folder: Path | None = None,
 ) -> Objective:
-    """Return `objective` smoothed as `settings.smoothing` says, or itself; see `Wrapper`."""
+    """Return `objective` with the smoothing of `settings`, or itself without; see `Wrapper`."""
     smoothing = settings.smoothing
     if not smoothing.is_on:
         return objective

@@ -29,8 +29,8 @@ class Reward(Protocol):
     def loss_of_one(self, length: int) -> float:
         """Return the share of its reward that a sentence of `length` tokens loses by a change.
 
-        It is the mean over the positions of one substitution, where all tokens are different and
-        weigh the same.
+        This is the mean over the positions of one substitution, for a sentence whose tokens are all
+        different and have the same weight.
         """
         ...
 
@@ -38,7 +38,7 @@ class Reward(Protocol):
 class BleuReward:
     """The smoothed sentence BLEU, from 0 to 1.
 
-    It is that of units, subwords where there are such, and with several references the best.
+    It compares units (subwords, if any); with several references the best score counts.
     """
 
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class BleuReward:
 
 
 class CiderReward:
-    """CIDEr-D by the document frequencies of a training split.
+    """CIDEr-D with the document frequencies of a training split.
 
     A document is a picture's captions, or a sentence; of a large corpus the first 200,000 count.
     """
@@ -88,7 +88,7 @@ class CiderReward:
         references = [[row[:n]] for row, n in targets]
         if batch.references is not None:
             references = [
-                # `PAD` is 0: a reference of nothing else is missing.
+                # `PAD` is 0: a reference that contains nothing else is missing.
                 [
                     [token for token in reference if token != PAD]
                     for reference in picture_references
@@ -107,7 +107,7 @@ class CiderReward:
     def loss_of_one(length: int) -> float:
         if not length:
             return 1.0
-        # Nothing is known of any n-gram, so that all weigh the same.
+        # Without any document frequencies, all n-grams have the same weight.
         even = Cider(DocumentFrequencies({}, pictures=3))
         reference = list(range(length))
         own, *scores = even.scores([reference, *_each_changed(length).tolist()], [reference])
@@ -115,13 +115,13 @@ class CiderReward:
 
 
 def _each_changed(length: int) -> Tensor:
-    """Return the numbers 0 to `length` - 1 so many times, each time another one changed."""
+    """Return `length` rows of the numbers 0 to `length` - 1, each with another one changed."""
     changed = torch.arange(length).repeat(length, 1)
     return changed.fill_diagonal_(length)
 
 
 def documents(train: Split) -> Iterator[list[list[int]]]:
-    """Yield the references of each picture, or each sentence alone, at most 200,000 times."""
+    """Yield the references of each picture, or each sentence as a single one, up to 200,000."""
     if isinstance(train, PictureSplit):
         for index in range(min(_DOCUMENTS, len(train.pictures))):
             yield train.reference_ids(index)
@@ -131,9 +131,9 @@ def documents(train: Split) -> Iterator[list[list[int]]]:
 
 
 def importance_weights(rewards: Tensor, logs: Tensor) -> Tensor:
-    """Return the weights [B, L] of samples whose chance was exp(logs), each row summing to one.
+    """Return the weights [B, L] of samples with probability exp(logs); each row sums to one.
 
-    rewards [B, L] are divided by the temperature already. Eq. (E.8).
+    rewards [B, L] are already divided by the temperature. Eq. (E.8).
     """
     return (rewards - logs).softmax(1)
 

@@ -29,8 +29,8 @@ _SPECIAL = len(SPECIALS)
 class Choices:
     """The types that may replace a token.
 
-    types [B or 1, W] rise in each row and are padded with a large number; counts [B or 1] say how
-    many there are. The true tokens of a sentence are among its types, but for unknown ones.
+    types [B or 1, W] are sorted in each row and padded with a large number; counts [B or 1] are
+    their numbers. They include all true tokens of a sentence except unknown ones.
     """
 
     types: Tensor
@@ -38,9 +38,9 @@ class Choices:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, batch: Batch, size: int) -> Choices:
-        """Return those for a batch: all `size` types, or those of the batch or the references.
+        """Return the types for a batch: all `size` types, or those of the batch or the references.
 
-        Special symbols, the unknown token's too, are never among them.
+        Special symbols, including the unknown token, are never among them.
         """
         device = batch.target_output.device
         if vocabulary == "all":
@@ -51,7 +51,7 @@ class Choices:
         else:
             return cls._by_row(torch.cat([text.flatten(1) for text in _references(batch)], 1))
         count = torch.full((1,), types.shape[1], device=device)
-        if not types.shape[1]:  # references of unknown tokens alone; a column must be there
+        if not types.shape[1]:  # all reference tokens are unknown; there must be a column
             types = torch.full((1, 1), _NONE, device=device)
         return cls(types, count)
 
@@ -67,14 +67,14 @@ class Choices:
         return cls(types[:, : max(1, int(counts.max()))].contiguous(), counts)
 
     def others(self, tokens: Tensor, number: Tensor) -> Tensor:
-        """Return another type for each of tokens [B, L, T]; `number` in [0, 1) says which."""
-        # In double: a float32 number cannot tell the types of a large vocabulary apart.
+        """Return another type for each of tokens [B, L, T]; `number` in [0, 1) selects it."""
+        # In double: a float32 number cannot distinguish the types of a large vocabulary.
         rows = len(tokens)
         types = self.types.expand(rows, -1).contiguous()
         flat = tokens.reshape(rows, -1)
         others = (self.counts - 1).clamp(min=1)[:, None]
         index = (number.reshape(rows, -1).double() * others).long().clamp(max=others - 1)
-        # The true token's own index is skipped, so that each other one has the same chance.
+        # The true token's own index is skipped, so that all others are equally likely.
         index = index + (index >= torch.searchsorted(types, flat))
         index = index.clamp(max=types.shape[1] - 1)
         return types.gather(1, index).view_as(tokens)
@@ -84,24 +84,24 @@ _NONE = 2**40
 
 
 def _references(batch: Batch) -> list[Tensor]:
-    """Return the texts [B, ...] that are known to be right."""
+    """Return the references [B, ...]."""
     references = [batch.target_output]
     return references if batch.references is None else [*references, batch.references]
 
 
 def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, max_distance: int) -> Tensor:
-    """Return the log-probabilities [B, D + 1] of the distances 0 to D, `max_distance`.
+    """Return the log-probabilities [B, D + 1] of the distances 0 to D = `max_distance`.
 
-    lengths [B] are the tokens that may change, others [B] the substitutes of each, cost [B] what a
-    change costs, in nats.
+    lengths [B] are the numbers of tokens that may change, others [B] those of substitutes for each,
+    cost [B] the cost of a substitution, in nats.
     """
-    # log C(n, d) by the gamma function; binomials of long sentences overflow otherwise.
+    # log C(n, d) with the gamma function; binomials of long sentences overflow otherwise.
     distance = torch.arange(max_distance + 1, device=lengths.device)
     n = lengths[:, None].double()
     unchanged = n - distance
     subsets = (n + 1).lgamma() - (distance + 1.0).lgamma() - (unchanged.clamp(min=0) + 1).lgamma()
     each = others.double().log() - cost.double()
-    # None can change where nothing else is there: 0 times -inf is meant to be 0.
+    # Without substitutes only distance 0 is possible: 0 times -inf has to be 0.
     chances = torch.where(distance > 0, distance * each[:, None], 0.0)
     logs = (subsets + chances).masked_fill(unchanged < 0, -torch.inf)
     return logs.log_softmax(1)
@@ -109,9 +109,10 @@ def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, max_distance: i
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """L sampled sentences for each of B: tokens [B, L, T], and which of them were replaced.
+    """L sampled sentences for each of B: tokens [B, L, T].
 
-    distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence.
+    distances [B, L] are the numbers of replaced tokens; logs [B, L] are the log-probabilities of
+    these very sentences.
     """
 
     tokens: Tensor
@@ -120,10 +121,10 @@ class Samples:
 
 
 def change_cost(others: Tensor, temperature: float, rescale: bool) -> Tensor:
-    """Return what a substitution costs, in nats [B], with so many `others` to choose from [B].
+    """Return the cost [B] of a substitution, in nats, for `others` [B], the number of substitutes.
 
-    1 / temperature; rescaled, log others more: all substitutes of a token together then have the
-    odds exp(-1 / temperature) against it, however many they are.
+    It is 1 / temperature; with `rescale`, log others is added, so that all substitutes of a token
+    together have the odds exp(-1 / temperature) against it, however many there are.
     """
     cost = torch.full_like(others, 1 / temperature, dtype=torch.double)
     return cost + others.clamp(min=1).double().log() if rescale else cost
@@ -138,11 +139,11 @@ def draw_samples(
     rescale: bool,
     spread: TargetDistribution | None = None,
 ) -> Samples:
-    """Return `count` sentences near each true one.
+    """Return `count` sentences near each reference.
 
-    `temperature` and `rescale` as in `change_cost`. With a `spread`, substitutes are drawn from it
-    rather than evenly from `choices` (which, unless rescaled, still say how frequent the distances
-    are). A token that has no substitute stays.
+    `temperature` and `rescale` are as in `change_cost`. With a `spread`, substitutes are drawn from
+    it rather than uniformly from `choices` (which, without `rescale`, still determine how frequent
+    the distances are). A token without substitutes stays.
     """
     reference = batch.target_output
     others = (choices.counts - 1).expand(len(batch))
@@ -156,15 +157,15 @@ def draw_samples(
     cost = change_cost(others, temperature, rescale)
     priors = distance_logs(lengths, others, cost, reference.shape[1])
     distances = torch.multinomial(priors.exp(), count, replacement=True)
-    # Ranks of random numbers: the d smallest are d positions, evenly. Tokens that may not change
-    # get 2 and so the last ranks.
+    # Ranks of random numbers: the d smallest are d uniformly drawn positions. Tokens that must not
+    # change get 2 and so the last ranks.
     order = torch.rand(len(batch), count, reference.shape[1], device=reference.device)
     order = order.masked_fill(~may_change[:, None], 2.0).argsort(2).argsort(2)
     changed = order < distances[..., None]
     tokens = reference[:, None].expand(-1, count, -1)
     number = torch.rand(tokens.shape, device=reference.device)
-    # The chance of one sentence: of its distance, of these d positions among all subsets, and of
-    # the substitutes.
+    # The probability of a sentence: of its distance, of these d positions among all subsets, and
+    # of the substitutes.
     n, d = lengths[:, None].double(), distances.double()
     subsets = (n + 1).lgamma() - (d + 1).lgamma() - (n - d + 1).lgamma()
     logs = priors.gather(1, distances) - subsets
@@ -182,7 +183,7 @@ def draw_samples(
 
 
 def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
-    """Return a batch whose reference is the samples [B, L, T], which count `weights` [B, L].
+    """Return a batch with the samples [B, L, T] as references, weighted by `weights` [B, L].
 
     Sample l of sentence b is row `b * L + l`.
     """
@@ -191,7 +192,7 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
     output = tokens.flatten(0, 1)
     shifted = torch.full_like(output, BEGIN)
     shifted[:, 1:] = output[:, :-1]
-    # Word dropout shows samples as it shows the reference; an unknown token never changes anyway.
+    # Word dropout hides the same tokens as in the reference; unknown tokens never change anyway.
     shifted = shifted.masked_fill(several.target_input == UNKNOWN, UNKNOWN)
     return dataclasses.replace(
         several,

@@ -30,10 +30,10 @@ _SETTING = "`smoothing.token.vectors`"
 
 
 def type_vectors(name: str, dataset: Dataset) -> Tensor:
-    """Return vectors [V, E] of norm one for the target types of `dataset`; zero where unknown.
+    """Return vectors [V, E] of norm one for the target types of `dataset`; zero if unknown.
 
-    `name` is "own", a model directory or a text file. Special symbols have none: they are like
-    nothing else. Raises InputError for a file that is bad or not there.
+    `name` is "own", a model directory or a text file. Special symbols have none, because they are
+    similar to no other type. Raises InputError if the file is invalid or missing.
     """
     vocabulary = dataset.pipeline.target_vocabulary
     if name == "own":
@@ -48,7 +48,7 @@ def type_vectors(name: str, dataset: Dataset) -> Tensor:
 
 def type_frequencies(train: Split, size: int) -> Tensor:
     """Return how often each of `size` types occurs in the training targets [size]."""
-    # The pieces are memory-mapped shards: counted one by one, no corpus is read at once.
+    # Counted piece by piece: the shards are memory-mapped, so the corpus is never read at once.
     counts = numpy.zeros(size, numpy.int64)
     for piece in _sentences(train):
         counts += numpy.bincount(piece[piece >= 0], minlength=size)
@@ -56,7 +56,7 @@ def type_frequencies(train: Split, size: int) -> Tensor:
 
 
 def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
-    """Return a warning where under nine of ten training tokens have one of vectors [V, E]."""
+    """Return a warning if under nine of ten training tokens have one of the vectors [V, E]."""
     has_vector = vectors.abs().amax(1) > 0
     seen = frequencies.clone()
     seen[_SPECIAL] = 0.0
@@ -72,11 +72,11 @@ def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
 
 
 def learn_vectors(train: Split, size: int) -> Tensor:
-    """Return vectors [size, E] from which types stand near each other in the training targets.
+    """Return vectors [size, E] learnt from the contexts of types in the training targets.
 
     Positive pointwise mutual information within five tokens, contexts smoothed by the power 3/4,
-    reduced to 200 numbers by a singular value decomposition: the same for the same data. Of a
-    large corpus the first million sentences count.
+    reduced to 200 numbers by a singular value decomposition; deterministic. Of a large corpus the
+    first million sentences count.
     """
     keys: NDArray[numpy.int64] = numpy.empty(0, numpy.int64)
     counts: NDArray[numpy.int64] = numpy.empty(0, numpy.int64)
@@ -84,7 +84,7 @@ def learn_vectors(train: Split, size: int) -> Tensor:
         pairs = []
         for distance in range(1, _WINDOW + 1):
             first, second = piece[:-distance], piece[distance:]
-            # -1 stands for the end of a sentence, as often as the window is wide.
+            # -1 marks the end of a sentence, repeated to the width of the window.
             inside = (first >= 0) & (second >= 0)
             pairs += [first[inside] * size + second[inside], second[inside] * size + first[inside]]
         # Counts stay sparse: sorted keys row * V + column, merged piece by piece.
@@ -104,7 +104,7 @@ def learn_vectors(train: Split, size: int) -> Tensor:
     values = torch.from_numpy(information[is_positive]).float()
     matrix = torch.sparse_coo_tensor(indices, values, (size, size), check_invariants=True)
     with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would seed the GPUs too, for good.
+        # torch.manual_seed would also seed the GPUs, permanently.
         torch.default_generator.manual_seed(_SEED)
         left, scales, _ = torch.svd_lowrank(matrix.coalesce(), q=min(_SIZE, size), niter=3)
     # The root of the singular values, as is usual for such vectors (Levy et al., 2015).
@@ -112,13 +112,12 @@ def learn_vectors(train: Split, size: int) -> Tensor:
 
 
 def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
-    """Return vectors [V, E] of the types that a text file has: a type and its numbers a line.
+    """Return vectors [V, E] of the types in a text file: a type and its numbers on each line.
 
-    A first line with two numbers, as word2vec writes it, tells how many follow a type; else the
-    first line does. GloVe has types with spaces in them, which no vocabulary has: they are passed
-    over.
+    A first line with two numbers, as in word2vec, gives the size of the vectors; otherwise it is
+    that of the first line. GloVe has types with spaces, which no vocabulary has: they are skipped.
 
-    Raises InputError for lines that differ in their count of numbers, and where no type is known.
+    Raises InputError for lines that differ in their count of numbers, and if no type is known.
     """
     index_of = {token: index for index, token in enumerate(vocabulary.types)}
     rows: dict[int, list[float]] = {}
@@ -126,7 +125,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     for line, text in enumerate(read_lines(path), 1):
         token, *numbers = text.rstrip().split(" ")
         if line == 1 and len(numbers) == 1 and is_whole_number(numbers[0]):
-            # So many digits, if any, are no size: the lines that follow will not fit.
+            # A number with more digits is not a size: the lines that follow will not fit it.
             size = int(numbers[0][:_LONGEST_SIZE])
             continue
         size = size or len(numbers)
@@ -190,7 +189,7 @@ def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
 
 
 def _sentences(train: Split, limit: int = 0) -> Iterator[NDArray[numpy.int64]]:
-    """Yield the targets (0: all) in pieces, each target followed by -1 as often as a window."""
+    """Yield the first `limit` targets (0: all) in pieces, each followed by `_WINDOW` times -1."""
     tokens, offsets = train.target_tokens, train.target_offsets
     count = min(limit, len(offsets) - 1) if limit else len(offsets) - 1
     for start in range(0, count, _PIECE):

@@ -1,11 +1,12 @@
 """Reads checkpoints of torch without unpickling: nothing in the file is executed.
 
-Since torch 1.6 a checkpoint is a zip archive, before it was a stream of pickles and numbers. Time
-and memory are bounded by the bytes that the file has on disk, holes of a sparse file not counted:
+Since torch 1.6 a checkpoint is a zip archive, before that it was a stream of pickles and numbers.
+Time and memory are bounded by the bytes that the file has on disk, without the holes of a sparse
+file:
 - A pickle costs one step for each instruction and for each item that an instruction copies, and
-  has no more steps than the file has bytes. So nothing grows by being named again and again.
-- Nothing here walks down a value, compares values or prints them, whatever they contain: a value
-  may be nested without end. Keys of tables are texts, whose hashes nobody can foresee.
+  has no more steps than the file has bytes, so that repeated references cannot make it grow.
+- No value is traversed, compared or printed, whatever it contains, because it may be nested without
+  end. Keys of dictionaries are strings, whose hashes cannot be predicted.
 - An archive's parts are uncompressed, a storage lies within the file and a tensor within its
   storage, and together the tensors of a model span no more bytes than the file has.
 """
@@ -57,7 +58,7 @@ _INERT_PACKAGES = (
 _MAX_AXES = 8
 _MAX_INTEGER_BITS = 128  # far more than any count has
 _MAX_NAME = 300  # characters of a global
-# Those of 30,000 tensors; fairseq's largest models have some thousands.
+# The steps of 30,000 tensors; fairseq's largest models have some thousands.
 _MAX_STEPS = 1_000_000
 _MAX_PICKLE_BYTES = 32 << 20
 _MAX_DIRECTORY_BYTES = 8 << 20
@@ -119,8 +120,8 @@ class TensorView:
         return 1 + sum((size - 1) * step for size, step in steps) if self.elements else 0
 
     def lies_in_storage(self) -> bool:
-        """Return whether the storage has as many elements, and all of them."""
-        # A stride of 0 repeats numbers: a small file could ask for a huge tensor.
+        """Return whether the storage has all elements of the tensor, none of them repeated."""
+        # A stride of 0 repeats numbers: a small file could describe a huge tensor.
         axes = zip(self.shape, self.strides, strict=True)
         repeats = any(size > 1 and not step for size, step in axes)
         needed = max(self.offset + self.extent, self.elements)
@@ -144,7 +145,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> TensorView:
     if not isinstance(storage, _Storage) or not len(shape) == len(strides) <= _MAX_AXES:
         raise PickleFault("it has an inconsistent tensor")
     sizes = tuple(map(_count, shape))
-    # Nobody steps along an axis of one element, so its stride may be anything.
+    # The stride of an axis with one element is never used, so it may be anything.
     steps = tuple(
         _count(step) if size > 1 else 1 for size, step in zip(sizes, strides, strict=True)
     )
@@ -152,16 +153,16 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> TensorView:
 
 
 def _table(items: list[Any]) -> dict[str, Any]:
-    """Return the table of keys and values in turn; keys but text and numbers are left out.
+    """Return the dictionary of alternating keys and values; only strings and numbers can be keys.
 
-    Numbers become text: whoever makes a file can make a million numbers of one hash.
+    Numbers become strings: a forged file could have a million numbers with the same hash.
     """
     pairs = zip(items[0::2], items[1::2], strict=True)
     return {str(key): value for key, value in pairs if isinstance(key, (str, int, float))}
 
 
 def _count(value: Any) -> int:
-    # `isinstance` would accept `True`, which is no size.
+    # `isinstance` would accept `True`, which is not a size.
     if type(value) is not int or value < 0:
         raise PickleFault("it has a size that is no count")
     return value
@@ -179,7 +180,7 @@ class PickleReader:
     ) -> None:
         """`data` is bytes, or something that can be sliced like them, up to `end`.
 
-        `steps` bounds the instructions and copied items of all pickles; by default the bytes do.
+        `steps` limits the instructions and copied items of all pickles (None: to `end`).
         """
         self.data, self.position = data, position
         end = len(data) if end is None else end
@@ -188,7 +189,7 @@ class PickleReader:
         self._steps, self._max_steps = 0, min(end if steps is None else steps, _MAX_STEPS)
 
     def load(self) -> Any:
-        """Return the object of the next pickle. Raises PickleFault for what it refuses."""
+        """Return the object of the next pickle. Raises PickleFault if it is not accepted."""
         self._stack: list[Any] = []
         self._marked: list[list[Any]] = []
         self._memo: list[Any] = []
@@ -223,7 +224,7 @@ class PickleReader:
             )
 
     def read(self, count: int) -> bytes:
-        """Return so many bytes. Raises PickleFault where there are fewer."""
+        """Return `count` bytes. Raises PickleFault if there are fewer."""
         begin, after = self.position, self.position + count
         if not begin <= after <= self.end:
             raise PickleFault(
@@ -282,7 +283,7 @@ class PickleReader:
             raise PickleFault("it sets an item of something that is not a dictionary")
 
     def _remember(self, index: int) -> None:
-        # A list, not a table, whose numbers could be made to have one hash.
+        # A list, not a dictionary: a forged file could have indices with the same hash.
         if index > self._steps:
             raise PickleFault(f"it counts {index:,} objects where there are fewer")
         self._memo += [None] * (index + 1 - len(self._memo))
@@ -416,13 +417,13 @@ class Checkpoint:
     content: Mapping[str, Any]
     views: Mapping[str, TensorView]
     max_bytes: int
-    """What a model made of it may take in memory, as fp32."""
+    """Maximum memory of a model made from it, as fp32."""
     _data: mmap.mmap
     _starts: Mapping[str, int]
     """The first byte of each storage."""
 
     def load(self, name: str) -> Tensor:
-        """Return a tensor of the model as fp32, in memory of its own."""
+        """Return a tensor of the model as fp32, in its own memory."""
         view = self.views[name]
         storage = view.storage
         first = self._starts[storage.key] + (storage.start + view.offset) * storage.item_bytes
@@ -438,13 +439,13 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
-    """Open the checkpoint at `path` without running anything of it.
+    """Open the checkpoint at `path` without executing anything in it.
 
-    Raises ModelError when it is missing, damaged, of another kind, or contains more than data.
+    Raises ModelError if it is missing, damaged, of another kind, or contains more than data.
     """
     advice = "Fetch or make it again; unpack it first if it is an archive of several files."
     try:
-        # Opening a pipe would wait until somebody writes into it.
+        # Opening a pipe would block until something writes to it.
         if is_stream(path):
             raise ModelError(
                 f"{path} cannot be read: it is a pipe or a device.", "Save it as a file first."
@@ -454,7 +455,7 @@ def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
         raise ModelError(f"{path} cannot be read: {fault.strerror}.", "Check the name.") from fault
     with file:
         try:
-            # Mapped: a checkpoint has gigabytes of optimiser state that nobody reads.
+            # Mapped: a checkpoint has gigabytes of optimiser state that is never read.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as fault:
             raise ModelError(f"{path} is empty or cannot be read.", advice) from fault
@@ -469,7 +470,7 @@ def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
 
 def _stored_bytes(file: int, size: int) -> int:
     """Return how many bytes of a file of `size` are on disk, without the holes of a sparse file."""
-    # Not `st_blocks`: where the file system compresses, whole files have fewer blocks than bytes.
+    # Not `st_blocks`: on compressing file systems, complete files have fewer blocks than bytes.
     stored = position = 0
     try:
         while position < size:
@@ -477,7 +478,7 @@ def _stored_bytes(file: int, size: int) -> int:
             position = min(os.lseek(file, begin, os.SEEK_HOLE), size)
             stored += position - begin
     except OSError as fault:
-        # Nothing but a hole follows; otherwise the file system does not know holes.
+        # ENXIO: only a hole follows; otherwise the file system does not support holes.
         return stored if fault.errno == errno.ENXIO else size
     return stored
 
@@ -536,10 +537,10 @@ def _read_zip(
 
 
 class _ShortReads(io.FileIO):
-    """A file for `zipfile`, which reads the directory of an archive at once, whatever its size."""
+    """A file with limited reads: `zipfile` reads an archive's directory at once, of any size."""
 
     def read(self, size: int | None = -1, /) -> Any:
-        """Read `size` bytes. Raises PickleFault for more than the directory of a checkpoint has."""
+        """Read `size` bytes. Raises PickleFault for more than a checkpoint's directory can have."""
         if size is not None and size > _MAX_DIRECTORY_BYTES:
             raise PickleFault(f"it is an archive with a directory of {size:,} bytes")
         return super().read(size)
@@ -573,7 +574,7 @@ def _records(path: Path, data: mmap.mmap) -> dict[str, tuple[int, int]]:
 
 
 def _read_stream(data: mmap.mmap, stored: int) -> tuple[Any, dict[str, int], dict[str, _Storage]]:
-    """Return the same of a stream: four pickles, the storages' names, and their numbers."""
+    """Return the same as `_read_zip` for a stream: five pickles, then the storages' numbers."""
     if data[:1] != b"\x80":
         raise PickleFault("it is neither an archive nor a pickle")
     reader = PickleReader(data, steps=stored)

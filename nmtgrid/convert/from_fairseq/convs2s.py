@@ -30,10 +30,10 @@ _IGNORED = (".version",)
 
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
-    """Return the plan of a ConvS2S; what it cannot have is entered into the options' faults."""
+    """Return the plan of a ConvS2S; unsupported options are added to the options' faults."""
     refuse_adaptive_softmax(options, checkpoint)
     options.must_agree(
-        "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
+        "encoder_embed_dim", "decoder_embed_dim", "the embeddings of both sides have the same size."
     )
     depths, kinds = [], []
     for side in ("encoder", "decoder"):
@@ -44,15 +44,15 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
             options.refuse(f"{side}_layers", "it names no layer.")
     if len(set(kinds)) > 1:
         options.faults.append(
-            "`--encoder-layers` and `--decoder-layers` have layers of several sizes or widths: all "
-            "layers of `convs2s` have one (`model.size`, `model.kernel`)."
+            "`--encoder-layers` and `--decoder-layers` have layers of different sizes or widths: "
+            "all layers of `convs2s` have the same (`model.size`, `model.kernel`)."
         )
     attention = options.listed("decoder_attention") or [True]
     if not all(attention):
         options.refuse("decoder_attention", "every decoder layer attends to the source.")
     embedded = options.count("decoder_embed_dim")
     output = options.count("decoder_out_embed_dim", embedded)
-    # Stand-ins where faults were collected: planning goes on to find all of them.
+    # Placeholders after faults: planning continues in order to find all of them.
     size, kernel = kinds[0] if kinds else (1, 1)
     rate = options.rate("dropout", 0.0)
     config = ConvS2SConfig(
@@ -119,8 +119,8 @@ def _linear(prefix: str, key: str) -> Recipes:
 def _convolution(prefix: str, key: str) -> Recipes:
     """Return the recipes of a convolution [k, C, 2 C]: our taps are columns, older ones first.
 
-    The oldest checkpoints have a length for each tap of the decoder; there the lengths of the
-    outputs are those of the whole weight.
+    The oldest checkpoints have a length for each tap of the decoder; the lengths of the outputs are
+    then computed from the whole weight.
     """
     parts = (f"{key}.weight_v", f"{key}.weight_g")
 

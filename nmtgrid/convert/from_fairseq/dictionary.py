@@ -1,10 +1,10 @@
 """Converts dictionaries and BPE codes of other programs.
 
 A dictionary of fairseq is a text file with `token count` on each line. Its ids begin with `<s>`,
-`<pad>`, `</s>` and `<unk>`, which the file leaves out, and go on in the order of the lines; ours
+`<pad>`, `</s>` and `<unk>`, which the file omits, and continue in the order of the lines; ours
 begin with `<pad>` and `<s>`, and all others are the same. A line that ends with
-`#fairseq:overwrite` takes a token over from a line before it, whose id is then dead. Fillers
-(`madeupword0000`) are types like any other: no text holds them.
+`#fairseq:overwrite` replaces an earlier line with the same token, whose id is then unused. Fillers
+(`madeupword0000`) are types like any other, but no text contains them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from nmtgrid.text.bpe import Codes
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 _OVERWRITE = "#fairseq:overwrite"
-# Bytes of a dictionary and its types: ten times those of any program.
+# Maximum bytes and types of a dictionary: ten times those of any known one.
 _MAX_BYTES, _MAX_TYPES = 1 << 25, 1_000_000
 
 
 def read_dictionary(path: Path) -> Vocabulary:
     """Return the vocabulary of a dictionary, whose ids from 4 on are those of the file.
 
-    Types that no text can hold (dead ids, names with spaces in them) get names in angle brackets.
-    Raises InputError with the line that is no entry or is listed twice.
+    Types that no text can contain (unused ids, names with spaces) get names in angle brackets.
+    Raises InputError with the line that is not an entry or repeats a token.
     """
     names: list[str | None] = []
     counts: list[int] = []
@@ -46,7 +46,7 @@ def read_dictionary(path: Path) -> Vocabulary:
             )
         before = indices.get(name)
         if before is not None:
-            # The earlier line keeps its id, which no text then produces.
+            # The earlier line keeps its id, which no text produces any more.
             names[before] = None
         # Our text is split at spaces, so a name that contains one could never match.
         is_word = name not in SPECIALS and name.split() == [name] and "\0" not in name
@@ -60,7 +60,7 @@ def read_dictionary(path: Path) -> Vocabulary:
 
 
 def reordered(rows: Tensor) -> Tensor:
-    """Return one row for each type in our order, `rows` being in fairseq's: `<s>` and `<pad>` swap.
+    """Return `rows`, in fairseq's order of types, in our order: `<s>` and `<pad>` swap.
 
     rows [V, ...] are embeddings, or weights or biases of a classifier.
     """
@@ -72,7 +72,7 @@ def reordered(rows: Tensor) -> Tensor:
 def read_codes(path: Path) -> Codes:
     """Return the codes in `path`: subword-nmt's, or fastBPE's, which have a count on each line.
 
-    Raises InputError with the faulty line.
+    Raises InputError with the invalid line.
     """
     check_file(path)
     lines = read_lines(path)
@@ -117,7 +117,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
-    """Return (token, count, whether it takes the token over) of a line."""
+    """Return (token, count, whether it replaces an earlier line) of a line."""
     name, _, count = line.rstrip().rpartition(" ")
     overwrites = count == _OVERWRITE
     if overwrites:
@@ -135,7 +135,7 @@ def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
 
 def named(names: Sequence[str | None]) -> list[str]:
     """Return the names, with a new one such as `<line-7>` for each that is None."""
-    # A real token may look like our filler, which then has one bracket more.
+    # A real token may look like our filler, which then gets one bracket more.
     words = [(name, name.lstrip("<")) for name in names if name is not None]
     brackets = [len(name) - len(word) for name, word in words if word.startswith("line-")]
     prefix = "<" * (1 + max(brackets, default=0)) + "line-"

@@ -34,20 +34,20 @@ _RATES = (
 
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
-    """Return the plan of a Bi-LSTM; what it cannot have is entered into the options' faults."""
+    """Return the plan of a Bi-LSTM; unsupported options are added to the options' faults."""
     refuse_adaptive_softmax(options, checkpoint)
-    # fairseq attends by default: only an explicit refusal counts, not a missing option.
+    # fairseq attends by default: only an option that is off counts, not a missing one.
     if not options.is_set("decoder_attention") and options.get("decoder_attention") is not None:
         options.refuse("decoder_attention", "the decoder attends to the source.")
     options.must_agree(
-        "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
+        "encoder_embed_dim", "decoder_embed_dim", "the embeddings of both sides have the same size."
     )
     embedded = options.count("decoder_embed_dim")
     size = options.count("encoder_hidden_size", embedded)
     decoded = options.count("decoder_hidden_size", embedded)
     tied = tying(options)
     has_projection = _FURTHER in checkpoint.views
-    # Our rates serve both sides: the decoder decides.
+    # Our dropout rates apply to both sides: those of the decoder are used.
     rates = [options.rate(name, options.rate("dropout", 0.0)) for _, name in _RATES]
     config = BiLSTMConfig(
         encoder_depth=options.count("encoder_layers"),
@@ -105,7 +105,7 @@ def _first_states(config: BiLSTMConfig) -> Recipes:
         return linear("initial_hidden", "decoder.encoder_hidden_proj") | linear(
             "initial_cell", "decoder.encoder_cell_proj"
         )
-    # fairseq has no projection of equal sizes: ours are identities.
+    # fairseq has no projection if the sizes are equal: ours are then identities.
     recipes: Recipes = {}
     for name in ("initial_hidden", "initial_cell"):
         recipes[f"{name}.weight"] = Recipe((), lambda: identity(config.decoded))

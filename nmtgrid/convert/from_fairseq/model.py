@@ -37,26 +37,26 @@ from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
-# The architectures that can be taken over, by the beginning of their names.
+# The architectures that can be imported, by the beginning of their names.
 FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
     "transformer": transformer.plan,
-    # Of fairseq's examples of simultaneous translation: the encoder is causal, as no option says.
+    # From fairseq's examples of simultaneous translation; its encoder is causal without an option.
     "transformer_unidirectional": functools.partial(transformer.plan, unidirectional=True),
     "waitk_transformer": transformer.wait_k_plan,
     "fconv": convs2s.plan,
     "lstm": lstm.plan,
     "pervasive": pervasive.plan,
 }
-# Their names begin like those of a family, but their layers differ from its own.
+# Architectures named like a family, but with different layers.
 _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
     "transformer_above", "fconv_lm", "fconv_self_att", "lstm_lm",
 )  # fmt: skip
 _LANGUAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _SUBWORDS = 0.1
-"""Share of a dictionary's types with marks of subwords from which they are no words."""
+"""If more than this share of a dictionary's types has subword marks, its types are not words."""
 _HYPHENS = ("@-@", "##AT##-##AT##")
-"""What Moses' `-a` makes of hyphens, and Tensor2Tensor's form of it."""
+"""Hyphens as written by Moses with `-a`, and by Tensor2Tensor."""
 # The defaults of fairseq's own `generate`.
 _SEARCH = {"beam": 5, "length_penalty": 1.0}
 
@@ -79,9 +79,9 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
     """Write the checkpoint at `path` as a model directory `out`, which must not exist yet.
 
     Returns the facts of the model as JSON keys. Raises ModelError or InputError for files that
-    cannot be read, and ConfigError with all that our architectures cannot express.
+    cannot be read, and ConfigError listing everything that our architectures do not support.
     """
-    # Before gigabytes are read: a folder that is in the way should stop the import at once.
+    # Before gigabytes are read: an existing folder should stop the import immediately.
     check_replaceable(out, overwrite=None)
     with open_checkpoint(path) as checkpoint:
         options = read_options(checkpoint)
@@ -94,7 +94,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
             else []
         )
         if faults or pipeline is None:
-            raise ConfigError([f"{path}:", *faults], "Only what is the same model can be imported.")
+            raise ConfigError([f"{path}:", *faults], "Only equivalent models can be imported.")
         model = build_model(plan, checkpoint, pipeline)
     plan.notes.extend([*_hyphen_notes(pipeline), *_codes_notes(pipeline)])
     settings = {
@@ -126,7 +126,7 @@ def write_imported(
         save_model(folder, model, pipeline, settings)
         update_card(
             folder,
-            origin=f"Imported by nmtgrid from {origin}, whose licence and data count.",
+            origin=f"Imported by nmtgrid from {origin}, whose licence and training data apply.",
             training={"parameters": f"{parameters:,}"},
         )
         # Reading it back checks the files before the folder gets its name.
@@ -147,7 +147,7 @@ def write_imported(
 def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
     name = str(options.get("arch", options.get("_name", "")))
     known = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
-    # The name is printed and kept: it should be one.
+    # The name is printed and stored, so it must be a reasonable one.
     if not known or name.startswith(_OTHERS) or not name.isprintable() or len(name) > 100:
         names = ", ".join(f"`{family}`" for family in FAMILIES)
         raise ConfigError(
@@ -158,7 +158,7 @@ def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Check
 
 
 def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
-    """Return the text pipeline; None where something is wrong with it, which is a fault then."""
+    """Return the text pipeline; None if it is invalid: faults are added to those of `options`."""
     # All faults are collected: users see every missing file and option at once.
     before = len(options.faults)
     languages = []
@@ -206,7 +206,7 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
 
 
 def _subword_faults(vocabulary: Vocabulary, side: str, *, has_codes: bool) -> list[str]:
-    """Return what is wrong where a dictionary has subwords that the codes do not make."""
+    """Return a fault if a dictionary has subwords that the codes do not produce."""
     types = vocabulary.types[len(SPECIALS) :]
     least = _SUBWORDS * len(types)
     if sum(unit.startswith(SPACE) for unit in types) > least:
@@ -222,23 +222,23 @@ def _subword_faults(vocabulary: Vocabulary, side: str, *, has_codes: bool) -> li
 
 
 def _hyphen_notes(pipeline: Pipeline) -> list[str]:
-    """Return a note where the text seems to have been tokenised with Moses' `-a`."""
+    """Return a note if the text seems to have been tokenised with Moses' `-a`."""
     marks = [mark for mark in _HYPHENS if mark in pipeline.source_vocabulary]
     if not marks or pipeline.facts.tokenize == "none":
         return []
     return [
         f"the source dictionary has `{marks[0]}`: if its text was tokenised by Moses with `-a`, "
-        "which splits words at hyphens, import with `--tokenize none` and tokenise INPUT so "
-        "before `decode`"
+        "which splits words at hyphens, import with `--tokenize none` and tokenise INPUT in the "
+        "same way before `decode`"
     ]
 
 
 def _codes_notes(pipeline: Pipeline) -> list[str]:
-    """Return a note for each side that has codes, but a dictionary without parts of words."""
+    """Return a note for each side that has codes, but a dictionary without subwords."""
     sides = ("source", pipeline.source_vocabulary), ("target", pipeline.target_vocabulary)
     return [
         f"the {side} dictionary has no unit that ends in `{JOINER}`, so that words which the codes "
-        "split become `<unk>`: if it is of whole words, import without `--codes`"
+        "split become `<unk>`: if it contains whole words, import without `--codes`"
         for side, vocabulary in sides
         if pipeline.facts.subwords == "bpe"
         and not any(unit.endswith(JOINER) for unit in vocabulary.types)
@@ -280,17 +280,17 @@ def _vocabulary_faults(
 
 
 def build_model(plan: Plan, checkpoint: CheckpointTensors, pipeline: Pipeline) -> TranslationModel:
-    """Return the model with the checkpoint's weights. Raises ConfigError with all that misfits."""
+    """Return the model with the checkpoint's weights. Raises ConfigError for all mismatches."""
     path = checkpoint.path
     check(plan.config)
     faults = unmatched_tensors(plan, checkpoint)
     if faults:
         raise ConfigError([f"{path}:", *faults], "Its options and its weights do not agree.")
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    # First as shapes without values: a file of a few bytes may ask for any size.
+    # First as shapes without values: a file of a few bytes may claim any size.
     outline = meta_model(lambda: zoo.from_config(plan.arch, plan.config, *sizes))
     shapes = outline.state_dict()
-    # A fault of our plan, which users cannot mend: it should not look like theirs.
+    # A fault of our plan, which users cannot fix: it should not look like theirs.
     if set(plan.recipes) != set(shapes):
         raise ModelError(f"{path}: its tensors are not those of `{plan.arch}`.")
     faults = mismatched_shapes(plan, checkpoint, shapes)

@@ -39,27 +39,27 @@ _AGGREGATIONS: Mapping[str, Aggregation] = {
 }  # fmt: skip
 _PLAIN = "the filters of `pervasive` see each cell of the grid."
 _OFF = {
-    "add_conv_relu": "no rectifier stands between the maps of a convolution.",
+    "add_conv_relu": "there is no relu between the maps of a convolution.",
     "downsample": _PLAIN,
 }
 
 
 def plan(options: Options, checkpoint: Checkpoint) -> Plan:
-    """Return the plan of a Pervasive Attention model; faults are entered into the options'."""
+    """Return the plan of a Pervasive Attention model; faults are added to those of `options`."""
     options.must_be_off(_OFF)
     for name in ("conv_stride", "source_dilation", "target_dilation"):
         options.must_be(name, 1, _PLAIN)
-    options.must_be("convnet", "resnet", "networks of this kind alone can be taken over.")
+    options.must_be("convnet", "resnet", "only networks of this kind can be imported.")
     options.must_agree(
-        "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
+        "encoder_embed_dim", "decoder_embed_dim", "the embeddings of both sides have the same size."
     )
     embedded = options.count("decoder_embed_dim", 256)
     # The grid joins a source and a target embedding and divides the channels of the two.
     size = 2 * embedded // options.count("divide_channels", 2)
-    options.must_be("bottleneck", size, "both maps of a convolution have as many features.")
+    options.must_be("bottleneck", size, "both maps of a convolution have the same size.")
     options.must_be("conv_groups", size, "filters are depthwise, one for each feature.")
     if tying(options) != "none":
-        options.must_be("output_dim", embedded, "a tied classifier reads an embedding's size.")
+        options.must_be("output_dim", embedded, "a tied classifier reads the embedding size.")
     kernel = options.count("kernel_size", 11)
     config = PervasiveConfig(
         depth=options.count("num_layers", 14),
@@ -83,7 +83,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     _enter_reading(options, import_plan)
     if learned_positions(checkpoint) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
-    # Each layer has shifts of its own, which are added up before any tensor is compared.
+    # Each layer has its own shifts, which are added up before any tensor is compared.
     if config.depth * config.size > checkpoint.max_bytes // 16:
         options.refuse("num_layers", "the checkpoint is too small for a network of this size.")
     if options.faults:
@@ -103,12 +103,12 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
 
 
 def _enter_reading(options: Options, import_plan: Plan) -> None:
-    """Enter the k that the aggregator was trained with; defaults are attn2d's."""
+    """Record in the plan the k that the aggregator was trained with; defaults are attn2d's."""
     aggregator = str(options.get("aggregator", ""))
     if aggregator.startswith("path-"):
         import_plan.trained_along(options.count("waitk", 3))
     elif aggregator.startswith("grid-"):
-        # Its area begins at the diagonal, which is wait-1, or so far beside it.
+        # Its area begins at the diagonal, which is wait-1, or right of it by `lower_diag`.
         shift = options.get("lower_diag", 0)
         k = 1 + shift if type(shift) is int and 0 < shift < LARGEST_COUNT else 1
         import_plan.trained_for_every_k("wait-k-area", k=k)
@@ -145,8 +145,8 @@ class _Shifts:
 
     The bias of the k-th convolution shifts every cell alike, and from there on every state:
     c = sqrt(1/2) (c + b), and sqrt(1/2) c after the feed-forward network. A linear layer at each
-    cell turns a shift of its input into a shift of its bias, so that is where it goes: into the
-    layers before the convolutions, the feed-forward networks, and what reads the summed states.
+    cell turns a shift of its input into a shift of its bias, so the shifts are added there: in the
+    layers before the convolutions, the feed-forward networks, and the reader of the summed states.
     """
 
     def __init__(self, config: PervasiveConfig, checkpoint: Checkpoint) -> None:

@@ -17,11 +17,11 @@ from nmtgrid.models.config_checks import LARGEST_DEPTH
 
 _GROUPS = ("common", "dataset", "task", "criterion", "model")
 _PARTS = ("encoder", "decoder", "quant_noise")
-# Characters of an option's text, and items of the list that it means.
+# Maximum characters of an option's text, and items of the list that it denotes.
 _LONGEST = 1000
 # A count of features, far more than any model has: torch can still count the parameters.
 LARGEST_COUNT = 1 << 18
-# The k of attn2d's wait-k that reads all.
+# The k of attn2d's wait-k that reads the whole source.
 _READ_ALL = 1024
 
 
@@ -36,7 +36,7 @@ class Options:
         """Return the option's value, or `default`.
 
         It is a short text, a number, or a short list of these, all of which can be printed and
-        compared; of anything else `...` is left, which means a switch that is on.
+        compared; anything else that is not empty becomes `...`, which means a switch that is on.
         """
         value = self.values.get(name)
         if value is None or isinstance(value, Inert):
@@ -84,7 +84,7 @@ class Options:
         self.faults.append(f"`{typed[:100]}`: {why}")
 
     def must_be_off(self, names: Mapping[str, str]) -> None:
-        """Refuse each of the switches (or amounts) that is on, with the reason beside it."""
+        """Refuse each of the switches (or amounts) that is on, with the reason given for it."""
         for name, why in names.items():
             if self.is_set(name):
                 self.refuse(name, why)
@@ -95,7 +95,7 @@ class Options:
             self.refuse(name, why)
 
     def must_agree(self, first: str, second: str, why: str) -> None:
-        """Refuse two options that are not the same."""
+        """Refuse two options with different values."""
         # A switch that is missing on one side equals one that is off on the other.
         if self.get(first, False) != self.get(second, False):
             self.faults.append(
@@ -104,12 +104,12 @@ class Options:
             )
 
     def listed(self, name: str) -> list[Any]:
-        """Return the list that an option is written as, such as `[(256, 3)] * 4`."""
+        """Return the list that an option's text denotes, such as `[(256, 3)] * 4`."""
         text = self.get(name)
         if not isinstance(text, str):
             return list(text) if isinstance(text, (list, tuple)) else []
         try:
-            # fairseq evaluates this text; a file from elsewhere is parsed only, and within a limit.
+            # fairseq evaluates this text; here it is only parsed, up to a limited length.
             if len(text) > _LONGEST:
                 raise ValueError
             value = _value(ast.parse(text.strip(), mode="eval").body)
@@ -127,7 +127,7 @@ def option_name(name: str) -> str:
 def read_options(checkpoint: Checkpoint) -> Options:
     """Return the options in a checkpoint: older ones keep `args`, newer ones a table `cfg`.
 
-    Raises ModelError where there are none that can be read.
+    Raises ModelError if there are none that can be read.
     """
     args, table = (checkpoint.content.get(name) for name in ("args", "cfg"))
     if isinstance(args, Namespace):
@@ -157,7 +157,7 @@ def read_options(checkpoint: Checkpoint) -> Options:
 def _is_plain(value: Any, longest: int = _LONGEST) -> bool:
     """Return whether a value is a number, a short text, or a short list of these or of lists."""
     if isinstance(value, (list, tuple)):
-        # Shorter and shorter ones: three levels, no matter what a list contains.
+        # Inner lists must be ever shorter, which limits the nesting whatever a list contains.
         return len(value) <= longest and all(_is_plain(item, longest // 100) for item in value)
     if isinstance(value, str):
         return len(value) <= _LONGEST
@@ -213,10 +213,10 @@ class CheckpointTensors(Protocol):
 
     @property
     def max_bytes(self) -> int:
-        """What a model made of it may take in memory, as fp32."""
+        """Maximum memory of a model made from it, as fp32."""
 
     def load(self, name: str) -> Tensor:
-        """Return a tensor as fp32, in memory of its own."""
+        """Return a tensor as fp32, in its own memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,10 +245,10 @@ class Plan:
     recipes: Recipes = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """`objective_name` and `objective` as `train` keeps them, where policies of reading matter."""
+    """`objective_name` and `objective` as stored by `train`, if reading policies need them."""
 
     def trained_along(self, k: int) -> None:
-        """Enter that the model was trained along the wait-k path."""
+        """Record that the model was trained along the wait-k path."""
         # attn2d's default stands for the whole source.
         if k < _READ_ALL:
             self.objective = {"objective_name": "wait-k", "objective": {"k": k}}
@@ -258,13 +258,13 @@ class Plan:
             )
 
     def trained_for_every_k(self, objective_name: str, **objective: int) -> None:
-        """Enter that the model was trained for many k, from `k` on or for all."""
+        """Record that the model was trained for many k, from `k` on or for all."""
         self.objective = {"objective_name": objective_name, "objective": objective}
         self.notes.append("trained with wait-k for many k: choose one with `--k`")
 
 
 def copied(name: str) -> Recipe:
-    """Return the recipe of a tensor that is the other program's unchanged."""
+    """Return the recipe of a tensor that is copied unchanged."""
     return Recipe((name,), lambda tensor: tensor)
 
 
@@ -274,12 +274,12 @@ def computed(fn: Callable[..., Tensor], *names: str) -> Recipe:
 
 
 def linear(prefix: str, key: str) -> Recipes:
-    """Return the recipes of a weight and a bias that are the other program's unchanged."""
+    """Return the recipes of a weight and a bias that are copied unchanged."""
     return {f"{prefix}.{kind}": copied(f"{key}.{kind}") for kind in ("weight", "bias")}
 
 
 def concatenated(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the rows of all tensors in one."""
+    """Return the concatenated rows of all tensors."""
     first = tensors[0]
     if not first.is_meta:
         return torch.cat(list(tensors))
@@ -290,7 +290,7 @@ def concatenated(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def identity(size: int) -> Tensor:
-    """Return a matrix that changes nothing (`torch.eye` would load sympy too)."""
+    """Return an identity matrix (`torch.eye` would load sympy too)."""
     matrix = torch.zeros(size, size)
     matrix.view(-1)[:: size + 1] = 1.0
     return matrix
@@ -307,7 +307,7 @@ def unmatched_tensors(plan: Plan, checkpoint: CheckpointTensors) -> list[str]:
         faults.append(f"The checkpoint lacks {list_names(missing)}, for a model of these options.")
     if left:
         listed = list_names([name[:80] for name in left])
-        faults.append(f"The checkpoint has {listed}, which `{plan.arch}` has no place for.")
+        faults.append(f"The checkpoint has {listed}, which `{plan.arch}` does not have.")
     # Options may claim tying where weights differ: one shared matrix would change the model.
     for copy, original in plan.copies.items():
         if copy in names and original in names:

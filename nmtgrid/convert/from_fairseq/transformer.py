@@ -1,6 +1,6 @@
 """Converts fairseq's Transformers: `transformer` and its variants, old and new.
 
-And attn2d's `waitk_transformer`, whose encoder is uni-directional.
+It also converts attn2d's `waitk_transformer`, whose encoder is uni-directional.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ FIRST_POSITION = 2
 IGNORED = (".version", "._float_tensor", "embed_positions.weights")
 _PLAIN = "the encoder and the decoder of `transformer` are plain."
 _OFF = {
-    "adaptive_input": "embeddings have one size.",
+    "adaptive_input": "all embeddings of a side have the same size.",
     "layernorm_embedding": "no norm follows the embeddings.",
     "cross_self_attention": "attention goes over the prefix or over the source, not over both.",
     "no_cross_attention": "each decoder block attends to the source.",
     "layer_wise_attention": "all decoder blocks read the last encoder block.",
     "no_decoder_final_norm": "with pre-norm a norm follows the decoder.",
-    "merge_src_tgt_embed": "each side has a vocabulary of its own.",
-    "char_inputs": "tokens are read whole.",
+    "merge_src_tgt_embed": "each side has its own vocabulary.",
+    "char_inputs": "tokens are not split into characters.",
     "base_layers": _PLAIN, "quant_noise_pq": _PLAIN, "encoder_xformers_att_config": _PLAIN,
     "decoder_xformers_att_config": _PLAIN, "encoder_layers_to_keep": _PLAIN,
     "decoder_layers_to_keep": _PLAIN, "scale_fc": _PLAIN, "scale_attn": _PLAIN,
     "scale_heads": _PLAIN, "scale_resids": _PLAIN, "tie_adaptive_weights": _PLAIN,
-    "simul_type": "attention to the source is softmax over all that has been read.",
-    "encoder_langtok": "no token of a language is added to sentences.",
-    "decoder_langtok": "no token of a language is added to sentences.",
+    "simul_type": "attention to the source is a softmax over all tokens read.",
+    "encoder_langtok": "no language token is added to sentences.",
+    "decoder_langtok": "no language token is added to sentences.",
     "expert_lagging": "all heads read the same part of the source.",
 }  # fmt: skip
 
 
 def wait_k_plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of attn2d's `waitk_transformer`."""
-    options.must_be_off({"gelu": "the feed-forward maps rectify (relu)."})
+    options.must_be_off({"gelu": "the activation of feed-forward layers is relu."})
     options.must_be(
         "encoder_decoder_attention_heads",
         options.get("decoder_attention_heads"),
-        "all attention has as many heads (`model.heads`).",
+        "all attention has the same number of heads (`model.heads`).",
     )
     return plan(options, checkpoint, unidirectional=True)
 
 
 def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False) -> Plan:
-    """Return the plan of a Transformer; what it cannot have is entered into the options' faults.
+    """Return the plan of a Transformer; unsupported options are added to the options' faults.
 
-    Forks of fairseq have `--uni-encoder` where the architecture does not imply it.
+    Forks of fairseq have `--uni-encoder` if the architecture does not imply it.
     """
     options.must_be_off(_OFF)
     refuse_adaptive_softmax(options, checkpoint)
-    options.must_be("activation_fn", "relu", "the feed-forward maps rectify (relu).")
+    options.must_be("activation_fn", "relu", "the activation of feed-forward layers is relu.")
     for kind, why in (
-        ("attention_heads", "both sides have as many heads (`model.heads`)."),
-        ("normalize_before", "both sides have their norms in one place (`model.norm`)."),
-        ("learned_pos", "both sides have positions of one kind (`model.positions`)."),
+        ("attention_heads", "both sides have the same number of heads (`model.heads`)."),
+        ("normalize_before", "both sides have their norms in the same place (`model.norm`)."),
+        ("learned_pos", "both sides have the same kind of positions (`model.positions`)."),
     ):
         options.must_agree(f"encoder_{kind}", f"decoder_{kind}", why)
-    # The decoder decides on the size; a different encoder is projected (`encoder_size`).
+    # The decoder determines the size; another size of the encoder is projected (`encoder_size`).
     size = options.count("decoder_embed_dim", options.get("encoder_embed_dim"))
     source_size = options.count("encoder_embed_dim", size)
     for name in ("decoder_input_dim", "decoder_output_dim"):
-        options.must_be(name, size, "a decoder's embeddings, blocks and outputs have one size.")
+        options.must_be(name, size, "decoder embeddings, blocks and outputs have the same size.")
     inner = [options.count(f"{side}_ffn_embed_dim", 1) for side in ("encoder", "decoder")]
     rate = options.rate("dropout", 0.0)
     config = TransformerConfig(
@@ -110,7 +110,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
         import_plan.trained_for_every_k("wait-k-sampled")
     elif options.get("waitk") is not None:
         import_plan.trained_along(options.count("waitk"))
-    # After faults the configuration contains stand-ins, for which recipes make no sense.
+    # After faults the configuration contains placeholders, for which recipes make no sense.
     if options.faults:
         return import_plan
     if min(inner) < max(inner):
@@ -122,14 +122,14 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
 
 
 def refuse_adaptive_softmax(options: Options, checkpoint: Checkpoint) -> None:
-    """Refuse a classifier in clusters; its option means nothing under another criterion."""
+    """Refuse an adaptive softmax; its option has no effect with another criterion."""
     if any(name.startswith("decoder.adaptive_softmax.") for name in checkpoint.views):
         options.refuse("adaptive_softmax_cutoff", "the classifier is one matrix.")
 
 
 def tying(options: Options) -> Literal["none", "target", "all"]:
     """Return which embeddings and classifier share their matrix."""
-    # fairseq ignores the second option where the first is set.
+    # fairseq ignores the second option if the first is set.
     if options.is_set("share_all_embeddings"):
         return "all"
     return "target" if options.is_set("share_decoder_input_output_embed") else "none"
@@ -138,7 +138,7 @@ def tying(options: Options) -> Literal["none", "target", "all"]:
 def tied_copies(
     tied: str, checkpoint: Checkpoint, output: str = "output_projection"
 ) -> dict[str, str]:
-    """Return the names under which a shared matrix stands again."""
+    """Return the names under which a shared matrix is stored again."""
     original = "decoder.embed_tokens.weight"
     copies: dict[str, str] = {}
     if tied != "none":
@@ -155,7 +155,7 @@ def learned_positions(checkpoint: Checkpoint) -> int:
     counts = [
         size for n in names if n in checkpoint.views for size in checkpoint.views[n].shape[:1]
     ]
-    # Without learned positions the number has no effect: it is our default.
+    # Without learned positions the number has no effect and stays at our default.
     return max(1, max(counts) - FIRST_POSITION) if counts else 1024
 
 
@@ -202,8 +202,9 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
 def block_recipes(
     config: TransformerConfig, inner: list[int], checkpoint: CheckpointTensors
 ) -> Recipes:
-    """Return the recipes of all blocks and of the norms after the stacks; `inner` are both sides'
-    sizes of the feed-forward networks.
+    """Return the recipes of all blocks and of the norms after the stacks.
+
+    `inner` has the sizes of both sides' feed-forward networks.
     """
     recipes: Recipes = {}
     if config.norm == "pre":
@@ -215,7 +216,7 @@ def block_recipes(
         recipes |= _feed_forward(f"{prefix}.feed_forward", key, inner[0], config.feed_forward_size)
         norms = ("add_attention", "self_attn"), ("add_feed_forward", "final")
         recipes |= _norms(prefix, key, norms, checkpoint)
-    # Keys and values of all decoder blocks are one projection of the source in ours.
+    # In our model one projection of the source makes keys and values of all decoder blocks.
     fused: dict[str, list[Recipe]] = {kind: [] for kind in _KINDS}
     for layer in range(config.decoder_depth):
         prefix, key = f"decoder.{layer}", f"decoder.layers.{layer}"
@@ -270,7 +271,7 @@ def _joined(parts: list[Recipe]) -> Recipe:
 def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
     """Return the recipes of a feed-forward network; units from `inner` up to `size` are zero."""
 
-    # Rectifier and swish of 0 are 0, so a filled-up unit adds nothing to the output.
+    # Relu and swish of 0 are 0, so a padded unit adds nothing to the output.
     def padded(tensor: Tensor) -> Tensor:
         if len(tensor) != inner:
             raise ValueError(f"{len(tensor)} units, not {inner}")

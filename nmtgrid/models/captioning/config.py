@@ -14,7 +14,7 @@ _DEPTH = between(1, 100)
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig(ModelConfig):
-    """The settings that both captioning models share."""
+    """Settings shared by both captioning models."""
 
     size: Annotated[int, FROM_1] = 512
     """Size of a state."""
@@ -65,8 +65,8 @@ class CaptionTopDownConfig(CaptionConfig):
         return self.attention_size or self.size
 
 
-# Beams of three, as table E.1 has them; the text has no length of training. No limit of length: it
-# would be one of regions, too.
+# A beam of 3, as in table E.1; the text does not give the length of training. There is no maximum
+# length, because it would also limit the number of regions.
 _MSCOCO = (
     objective(label_smoothing=0.0)
     | training(learning_rate=5e-4, schedule="cosine", warmup_updates=1000, max_updates=120000)
@@ -83,7 +83,7 @@ _TOY = (
 # The "source vocabulary" of a picture counts its features, so that a model's two sizes mean the
 # same everywhere.
 _TYPES = (2048 + 4, 9800 + 4)
-"""Features of a region and words that come five times, each with the special symbols."""
+"""Features of a region, and words that occur five times or more; both with the special symbols."""
 
 CAPTION_LSTM = (
     Preset(

@@ -32,14 +32,14 @@ from nmtgrid.text.vocabulary import PAD, SPECIALS
 
 
 class CaptionModel(TranslationModel):
-    """A model of captions given a picture; its constructor ends with `reset_parameters`."""
+    """Base of captioning models; a subclass's constructor must end with `reset_parameters`."""
 
     config: CaptionConfig
 
     def __init__(
         self, config: CaptionConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
-        """Raises ConfigError where there is no feature."""
+        """Raise ConfigError if the source size leaves no features."""
         super().__init__()
         self.config = config
         self.feature_size = source_vocab_size - len(SPECIALS)
@@ -54,8 +54,8 @@ class CaptionModel(TranslationModel):
             dropout_rate=config.embedding_dropout, padding=PAD,
         )  # fmt: skip
         self.decoder_output = LayerOutput(config.output_dropout)
-        # The order of construction is that of the random draws; the subclass draws all of it again
-        # at its end (`draw_uniform`), in this order of registration.
+        # The order of construction is that of the random draws; the subclass draws everything again
+        # at the end of its constructor (`draw_uniform`), in this order of registration.
         is_mapped = config.classified != config.size
         self.output_map = nn.Linear(config.size, config.classified, False) if is_mapped else None
         matrix = torch.empty(target_vocab_size, config.classified)
@@ -79,7 +79,7 @@ class CaptionModel(TranslationModel):
         return source.masked_fill(~is_region, 0.0).sum(1) / count
 
     def classified(self, states: Tensor) -> Tensor:
-        """Return what the classifier reads [..., C], for states [..., D]."""
+        """Return the classifier's input [..., C] for states [..., D]."""
         return states if self.output_map is None else linear(states, self.output_map.weight)
 
     def at_sites(self, states: Tensor, sites: PredictionSites) -> Tensor:
@@ -146,13 +146,13 @@ class CaptionLSTM(CaptionModel):
 
     @torch.no_grad()
     def begin(self, source: Tensor, source_lengths: Tensor) -> CaptionLSTMState:
-        """Return the state that has seen the pictures, source [R, S, F] with lengths [R]."""
+        """Return the state after reading the pictures, source [R, S, F] with lengths [R]."""
         first = self.cells[0]
         assert isinstance(first, nn.LSTMCell)
-        # The output is mapped elsewhere: the step's own readout is not used.
+        # The readout is a placeholder: `classified` maps the output.
         weights = CellWeights.make(self.cells, first.weight_hh)
         picture = self._picture(source, source_lengths)
-        # Steps run in fp32 at least: their products are too thin for bf16 to pay.
+        # Steps run in fp32 at least: their products are too small to gain from bf16.
         high = torch.promote_types(picture.dtype, torch.float32)
         if self.config.picture == "state":
             states = tuple(
@@ -180,9 +180,9 @@ class CaptionLSTM(CaptionModel):
         return Step(self.classify(outputs), dataclasses.replace(state, layers=layers))
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for pictures of so many regions and captions of this length.
+        """Return properties and cost for these numbers of regions and of caption tokens.
 
-        The LSTM runs one position more than the caption has where the picture is an input.
+        If the picture is an input, the LSTM runs one position more than the caption has.
         """
         recurrent = sum(p.numel() for p in self.cells.parameters() if p.dim() > 1)
         mapped = 0 if self.output_map is None else self.output_map.weight.numel()

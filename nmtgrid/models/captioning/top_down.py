@@ -26,7 +26,7 @@ from nmtgrid.models.captioning.model import CaptionModel
 
 @dataclasses.dataclass(frozen=True)
 class TopDownState:
-    """Decoding state: both LSTMs' states, the mean region's share of the gates, the regions."""
+    """Decoding state: both LSTMs' states, the mean region's part of the gates, the regions."""
 
     layers: States
     mean: Tensor
@@ -46,7 +46,7 @@ class CaptionTopDown(CaptionModel):
     ) -> None:
         super().__init__(config, source_vocab_size, target_vocab_size)
         size, features = config.size, self.feature_size
-        # Inputs side by side, as eq. (2) has them: language state, mean region, word.
+        # Inputs side by side, in the order of eq. (2): language state, mean region, word.
         self.attention_lstm = nn.LSTMCell(size + features + config.embedded, size)
         self.region_map = nn.Linear(features, config.compared, bias=False)
         self.query_map = nn.Linear(size, config.compared, bias=False)
@@ -90,14 +90,14 @@ class CaptionTopDown(CaptionModel):
         return self._run(batch)[1]
 
     def report(self, source_length: float, target_length: float) -> Report:
-        """Return properties and cost for pictures of so many regions and captions of this length.
+        """Return properties and cost for these numbers of regions and of caption tokens.
 
-        Products count as two FLOPs; the backward pass costs twice the forward one.
+        A multiply-add counts as two FLOPs; the backward pass costs twice the forward one.
         """
         config = self.config
         lstms = (self.attention_lstm, self.language_lstm, self.query_map)
         position = sum(p.numel() for lstm in lstms for p in lstm.parameters() if p.dim() > 1)
-        # The mean region's part of the gates is multiplied once for a picture.
+        # The mean region's part of the gates is computed once per picture.
         once = 4 * config.size * self.feature_size
         position += self.classifier().weight.numel() - once
         position += 0 if self.output_map is None else self.output_map.weight.numel()
@@ -134,8 +134,8 @@ class CaptionTopDown(CaptionModel):
 
         These are keys [B, 1, S, H], regions [B, 1, S, F] and the mask of padding or None.
         """
-        # Everything that depends on the picture alone is computed once for each: the mean region's
-        # part of the gates, with both biases, and the keys.
+        # Whatever depends only on the picture is computed once per picture: the mean region's part
+        # of the gates, with both biases, and the keys.
         lstm = self.attention_lstm
         first, last = self.config.size, self.config.size + self.feature_size
         of_mean = lstm.weight_ih[:, first:last].contiguous()

@@ -72,8 +72,8 @@ class PervasiveConfig(ModelConfig):
     last word read; `cell`, the last of these cells without aggregation; `grid`, the aggregated
     cells of the current and all earlier rows."""
     reader: Literal["none", "own", "shared"] = "none"
-    """Network that estimates the probability of a READ: `own`, a second network over a grid of its
-    own, as in the thesis (section 4.4.2); `shared`, a classifier on the cells of the translation
+    """Network that estimates the probability of a READ: `own`, a second network over its own grid,
+    as in the thesis (section 4.4.2); `shared`, a classifier on the cells of the translation
     network, which costs little."""
     reader_depth: Annotated[int, _READER_DEPTH] = 0
     """Blocks of the network of `reader=own`; 0: as many as the translation network."""
@@ -163,14 +163,14 @@ def cell_flops(config: PervasiveConfig) -> float:
     return float(total + 2 * config.feed_forward_size * (grown_size + size) + pooled)
 
 
-# What the published checkpoint does beyond the text, and how it was trained.
+# Training of the published checkpoint, including what the text does not mention.
 _PUBLISHED_TRAINING = PUBLISHED | batches(max_tokens=4200, max_length=100)
-# The checkpoint projects the pooled vector although the sizes agree without that.
+# The checkpoint projects the pooled vector although the sizes would agree without it.
 _IWSLT14 = _PUBLISHED_TRAINING | model(output_map=True)
 _IWSLT14_TYPES = (8848, 6632)
 
-# The text alone: Eq. (3.1) without positions, scaling or bias, every layer's output accumulated,
-# pairs of up to 175 tokens. Clipping and weight decay, of which it is silent, are the checkpoint's.
+# As printed: Eq. (3.1) without positions, scaling or bias, every layer's output accumulated, pairs
+# of up to 175 tokens. Clipping and weight decay, which the text omits, are the checkpoint's.
 _PRINTED = (
     _PUBLISHED_TRAINING
     | model(positions="none", scale_embeddings=False, grid_bias=False, output_bias=False)
@@ -179,8 +179,8 @@ _PRINTED = (
 )
 
 _QUICK = model(accumulate_scale="square-root", output_map=True)
-# An hour of two CPU cores, with small kernels; optimiser and rate by `recipes/tune.sh` (the record
-# tune-multi30k-hour-pervasive.json), aggregation by table-3.5-multi30k.json.
+# An hour of two CPU cores, with small kernels; optimiser and rate from `recipes/tune.sh` (the
+# record tune-multi30k-hour-pervasive.json), aggregation from table-3.5-multi30k.json.
 _HOUR = (
     HALF_HOUR
     | model(depth=8, size=128, feed_forward_size=256, target_kernel=5, source_kernel=5)
@@ -190,7 +190,7 @@ _HOUR = (
     | training(clock="wall", max_minutes=59.0, validate_minutes=8.0)
     | batches(max_cells=24000)
 )
-# Half an hour of one core, as every architecture's `multi30k` has it; the depth by
+# Half an hour of one core, as in every architecture's `multi30k`; the depth is from
 # `recipes/tune.sh` (the record tune-half-hour-depths.json).
 _SMALL = (
     _HOUR
@@ -201,7 +201,7 @@ _SMALL = (
 
 
 def _table(name: str, description: str, parameters: float, **values: Any) -> Preset:
-    """Return a row of table 3.4 or 3.5: pairs of at most 75 tokens."""
+    """Return the preset of a row of table 3.4 or 3.5: pairs of at most 75 tokens."""
     settings = _IWSLT14 | batches(max_length=75) | model(**values)
     return Preset(f"iwslt14-de-en-{name}", description, settings, _IWSLT14_TYPES, parameters)
 

@@ -27,7 +27,7 @@ from nmtgrid.text.vocabulary import PAD
 
 
 class PervasiveDensenet(GridModel):
-    """The CoNLL paper's model with every option of its tables, of both its versions."""
+    """The CoNLL paper's model with every option of the tables in both versions."""
 
     architecture = "pervasive-densenet"
 
@@ -53,7 +53,7 @@ class PervasiveDensenet(GridModel):
         self.aggregator = scaled_aggregator(config.aggregation, plan.output_size)
         pooled = self.aggregator.output_size
         self.output_map = nn.Identity() if config.tie == "none" else output_map(pooled, size)
-        # As small as `output_map`: the first loss is log V.
+        # As small as in `output_map`, so that the first loss is log V.
         own, bias = config.tie == "none", config.output_bias
         self.make_classifier(target_vocab_size, pooled, own=own, bias=bias, std=0.003)
         self.traits = Traits(
@@ -78,12 +78,12 @@ class PervasiveDensenet(GridModel):
             (source_length, target_length),
             (self.config.depth, self.config.depth),
             self.config.kernel,
-            # With L layers of g features that all read all before them, d = f_0 + L g.
+            # With L layers of g features, each reading all before it, d = f_0 + L g.
             computation="O(L² g² |x||y| + L k² g² |x||y|)",
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the initial grid and every dense layer, by the features that it appends."""
+        """Return the initial grid and all dense layers, whose outputs are the appended features."""
         return numbered(network=[self.network.statistics, *self.network.layers])
 
     def _embedding(self, count: int) -> Embedding:
@@ -92,14 +92,14 @@ class PervasiveDensenet(GridModel):
             count,
             config.embedding_size,
             positions=config.positions,
-            # Beside positions of size one, vectors of variance 1/d would be lost.
+            # Unscaled vectors, of variance 1/d, would be negligible next to positions of size one.
             scale=config.positions != "none",
             dropout_rate=config.embedding_dropout,
             padding=PAD,
         )
 
     def _columns(self, source: Tensor) -> Tensor:
-        """Return [B, S, D]: the source's part, halved apart from the target's.
+        """Return the source's part [B, S, D], halved separately from the target's.
 
         W [y; x] is W_y y + W_x x, so the concatenation of 2d features in every cell is not built.
         """
@@ -110,7 +110,7 @@ class PervasiveDensenet(GridModel):
         return nn.functional.linear(embedded, weight, self.grid_map.bias)
 
     def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
-        """Return [B, T, D]: the target's part, halved apart from the source's."""
+        """Return the target's part [B, T, D], halved separately from the source's."""
         embedded: Tensor = self.target_embedding(target, first_position)
         if self.grid_map is None:
             return embedded
@@ -121,7 +121,7 @@ class PervasiveDensenet(GridModel):
         if self.grid_map is not None:
             cells = rows + columns
         else:
-            # Nothing projects the two sides, so here the concatenation itself is the input.
+            # The two sides are not projected, so the input is the concatenation itself.
             grid = torch.broadcast_shapes(rows.shape[:-1], columns.shape[:-1])
             cells = torch.cat([rows.expand(*grid, -1), columns.expand(*grid, -1)], -1)
         return cells if self.grid_norm is None else self.grid_norm(cells)

@@ -81,7 +81,7 @@ class PervasiveDensenetConfig(ModelConfig):
 def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
     """Return the FLOPs of the forward pass in one cell of the grid, aggregation included.
 
-    Live taps alone are counted; products count as two.
+    Only live taps are counted; a multiply-add counts as two.
     """
     plan, taps = from_attributes(DensePlan, config), (config.kernel // 2 + 1) * config.kernel
     # A gated linear unit needs twice the channels: of the convolution, or of both maps.
@@ -98,8 +98,8 @@ def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
 
 
 # The ablations of section 4: Adam, decays on plateau, 40 epochs, pairs of up to 80 positions. The
-# text does not tell the rates of dropout (0.2, as for the models that it compares with), the size
-# of a batch (about 16 pairs) or clipping.
+# text gives neither the dropout rates (0.2, as for the models that it compares with), nor the size
+# of a batch (about 16 pairs), nor clipping.
 _ABLATION = (
     training(optimiser="adam", learning_rate=0.0005, schedule="plateau", warmup_updates=0)
     | training(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0, clip_norm=1.0)
@@ -112,8 +112,8 @@ _ABLATION = (
 # Joint BPE (V1) and one for each language (V2), 14K merges: types of German and English.
 _V1_TYPES, _V2_TYPES = (12000, 8800), (13300, 13800)
 # Table 3: large embeddings, label smoothing, the initial grid normalised, beam search with length
-# and coverage penalties, the mean of ten checkpoints (poster). Sizes are chosen so that the counts
-# are the published ones to the million: d = 256 (11M) and d = 512 (22M), nothing halved.
+# and coverage penalties, the mean of ten checkpoints (poster). Sizes are chosen to match the
+# published counts to the million: d = 256 (11M) and d = 512 (22M), nothing halved.
 _TABLE_3 = (
     _ABLATION
     | model(halve_input=False, halve_output=False, normalise_input=True)
@@ -124,7 +124,7 @@ _TABLE_3 = (
 _V1 = _TABLE_3 | model(embedding_size=256)
 _V2 = _TABLE_3 | model(embedding_size=512) | dropout_rates(0.3)
 
-# Half an hour of one core, as every architecture's `multi30k` has it.
+# Half an hour of one core, as in every architecture's `multi30k`.
 _SMALL = (
     HALF_HOUR
     | model(depth=10, growth=20, kernel=3, embedding_size=96)
@@ -135,7 +135,7 @@ _SMALL = (
 
 
 def _row(name: str, description: str, parameters: float, **values: Any) -> Preset:
-    """Return a row of table 1 or 2."""
+    """Return the preset of a row of table 1 or 2."""
     settings = _ABLATION | model(**values)
     return Preset(f"iwslt14-de-en-{name}", description, settings, _V1_TYPES, parameters)
 

@@ -30,7 +30,7 @@ from nmtgrid.models.api import AlignmentKind, PredictionSites, Step, Translation
 
 
 class GridModel(TranslationModel):
-    """A network over the grid, pooled over the source; subclasses set the parts named here."""
+    """A network over the grid, pooled over the source; subclasses set these attributes."""
 
     source_embedding: Embedding
     network: nn.Module
@@ -39,9 +39,9 @@ class GridModel(TranslationModel):
     online_features: Literal["cell", "row", "grid"] = "row"
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, D]: the pooled features of each site's row, up to what it has read.
+        """Return the features [M, D] of each site's row, pooled over the source read so far.
 
-        Raises ConfigError for reads where the network sees the source in both directions.
+        Raises ConfigError for reads if the network sees the source in both directions.
         """
         self._check_sites(batch, sites)
         return self._at_sites(*self._run(batch), sites)
@@ -54,8 +54,8 @@ class GridModel(TranslationModel):
     ) -> Step:
         if reads is not None and not self.traits.prefix_safe:
             raise self.refusal()
-        # Without reads every real column is shown; the caches hold the row for all columns in any
-        # case, so a later step may show more of it.
+        # Without reads all real columns are visible. The caches always hold the row for all
+        # columns, so a later step may see more of them.
         features, state = self._write(tokens, state)
         visible = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.online_features == "grid":
@@ -65,7 +65,7 @@ class GridModel(TranslationModel):
             state = dataclasses.replace(state, above=above)
         else:
             pooled = self.aggregator(features, visible)
-        # With the features "grid" these are the newest row's: the shares of earlier rows are not
+        # With `grid` features this is the newest row's alignment: those of earlier rows are not
         # cached.
         alignment = self.aggregator.weights(features, visible) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
@@ -87,7 +87,7 @@ class GridModel(TranslationModel):
         assert state.considered is not None, "no row has been fed"
         features = state.considered
         if state.partial is None:
-            # The aggregates of all prefixes at once: to read on is to look up the next column.
+            # All prefixes are aggregated at once, so that a READ only looks up the next column.
             state = dataclasses.replace(state, partial=self._partial(features, state.above))
         assert state.partial is not None
         pooled = self._pool_prefixes(state.partial, reads, state, rows)
@@ -104,12 +104,12 @@ class GridModel(TranslationModel):
 
     @torch.no_grad()
     def alignments(self, batch: Batch, kind: AlignmentKind = "weights") -> Tensor:
-        """Return [B, T, S]: by-product alignments of the true target, zero on padding.
+        """Return alignments [B, T, S] of the true target as a by-product, zero on padding.
 
         "weights" are attention weights, Eq. (3.22), or the shares of channels that max-pooling
-        took from each source token, Eq. (3.23); "energies" what each source token adds to the
-        score of the true token, CoNLL Eq. (5)-(7). They are those of the newest row where
-        predictions are made of all rows so far.
+        took from each source token, Eq. (3.23); "energies" are the contributions of the source
+        tokens to the score of the true token, CoNLL Eq. (5)-(7). If predictions use all rows so
+        far, the alignments are those of the newest row.
         """
         features, real = self._grid(*self._run(batch))
         if kind == "weights":
@@ -128,7 +128,7 @@ class GridModel(TranslationModel):
     def points(self) -> dict[str, ProbePoint]:
         """Return both embeddings, the points of the network, and those between it and the logits.
 
-        "output.network" is what the network yields, "output.pooled" its aggregate over the source.
+        "output.network" is the network's output, "output.pooled" its aggregate over the source.
         """
         points = {
             "embedding.target": ProbePoint(self.target_embedding),
@@ -148,7 +148,7 @@ class GridModel(TranslationModel):
         raise NotImplementedError
 
     def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
-        """Return [B, T, D]: the target's part of the grid."""
+        """Return the target's part [B, T, D] of the grid."""
         raise NotImplementedError
 
     def _join(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class GridModel(TranslationModel):
     def _write(self, tokens: Tensor, state: GridState) -> tuple[Tensor, GridState]:
         """Return the features [R, S, D] of the row of `tokens` [R], and the state with it.
 
-        A row that was considered before is there already.
+        The features of a row that was considered before are already in the state.
         """
         if state.considered is not None:
             return state.considered, dataclasses.replace(state, considered=None)
@@ -183,8 +183,8 @@ class GridModel(TranslationModel):
         return state.add_row(self.network, row, self._join)
 
     def _at_sites(self, features: Tensor, layout: GridLayout, sites: PredictionSites) -> Tensor:
-        """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
-        # Whole rows have an aggregation of their own, cheaper than a scan over all prefixes
+        """Return the classifier's input [M, D'] at the sites, for features [cells, D]."""
+        # Whole rows are aggregated directly, which is cheaper than a scan over all prefixes
         # (benchmarks/training_speed.py measures the first, the online objectives use the second).
         if sites.reads is not None or self.online_features == "grid":
             return self._finish(self._pool_sites(features, layout, sites))
@@ -200,7 +200,7 @@ class GridModel(TranslationModel):
         return layout.pad(features), real
 
     def _pool_sites(self, features: Tensor, layout: GridLayout, sites: PredictionSites) -> Tensor:
-        """Return [M, D'] the features [cells, D] aggregated over the area of each site."""
+        """Return the features [cells, D] aggregated over the area of each site, [M, D']."""
         lengths = layout.source_lengths[sites.sentence]
         reads = lengths if sites.reads is None else sites.reads
         if self.online_features == "cell":
@@ -208,7 +208,7 @@ class GridModel(TranslationModel):
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
         # The aggregates of all prefixes come from one scan along the source (and, for "grid", one
-        # along the target); each site then picks its cell. Padding stands after the last read of
+        # along the target); each site then picks its cell. Padding comes after the last read of
         # every site, so the scan needs no mask.
         prefix_form = prefix_pooling(self.aggregator)
         parts, counts = prefix_form.scan_source(layout.pad(features)), reads
@@ -222,12 +222,12 @@ class GridModel(TranslationModel):
     def _partial(self, features: Tensor, above: Partial | None) -> Partial:
         """Return the aggregates [R, S, .] of each prefix of the newest row [R, S, D].
 
-        With the features "grid" of all rows so far: `above` are the aggregates of those before it.
+        With `grid` features they cover all rows so far; `above` are those of the rows before it.
         """
         if self.online_features == "cell":
             return (features,)
         # `parts` stay mergeable (sums, maxima, not yet divided by a count), so the cache of the
-        # rows above is of the size of one row.
+        # rows above has the size of one row.
         prefix_form = prefix_pooling(self.aggregator)
         parts = prefix_form.scan_source(features)
         return parts if above is None else prefix_form.combine(above, parts)
@@ -245,13 +245,13 @@ class GridModel(TranslationModel):
         return prefix_pooling(self.aggregator).finalize(pooled, counts)
 
     def _finish(self, pooled: Tensor) -> Tensor:
-        """Return what the classifier reads, for aggregated features [..., D']."""
+        """Return the classifier's input for aggregated features [..., D']."""
         mapped: Tensor = self.output_map(pooled)
         return dropout(mapped, self.config.output_dropout, self.training)
 
 
 def output_map(input_size: int, output_size: int) -> nn.Linear:
-    """Return the map before a classifier, so small that the first loss is log V."""
+    """Return a linear map before a classifier, so small that the first loss is log V."""
     projection = nn.Linear(input_size, output_size)
     nn.init.normal_(projection.weight, std=0.003)
     nn.init.zeros_(projection.bias)

@@ -3,7 +3,7 @@
 Cell (t, j) of the grid is a function of the target prefix up to y_t and the source around x_j. The
 network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. For simultaneous
 translation (section 4.3.2) the network is causal in the source too, and a reader, on the same grid
-or one of its own, predicts READ or WRITE at each cell (section 4.4.2).
+or its own, predicts READ or WRITE at each cell (section 4.4.2).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nmtgrid.text.vocabulary import PAD
 
 
 class PervasiveGrid(nn.Module):
-    """A network over a grid of its own: the translation network, or a reader beside it."""
+    """A network over its own grid: the translation network, or a separate reader."""
 
     config: PervasiveConfig
     source_embedding: Embedding
@@ -42,14 +42,13 @@ class PervasiveGrid(nn.Module):
     network: GridNetwork
 
     def make_grid(self, source_vocab_size: int, target_vocab_size: int, depth: int) -> None:
-        """Draw the parts that `config` asks for, with `depth` blocks."""
+        """Build and initialise the parts that `config` requires, with `depth` blocks."""
         config = self.config
         self.source_embedding = self._embedding(source_vocab_size)
         self.target_embedding = (
             self.source_embedding if config.tie == "all" else self._embedding(target_vocab_size)
         )
-        # One matrix, as Eq. (3.1) has it and as checkpoints name it; `_columns` and `_rows` read
-        # its halves.
+        # One matrix, as in Eq. (3.1) and in checkpoints; `_columns` and `_rows` use its halves.
         self.grid_map = nn.Parameter(torch.empty(config.size, 2 * config.embedded))
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
@@ -67,9 +66,9 @@ class PervasiveGrid(nn.Module):
         )
 
     def _columns(self, source: Tensor, first_position: int = 0) -> Tensor:
-        """Return [B, S, D]: the source's part of Eq. (3.1), with the bias.
+        """Return the source's part [B, S, D] of Eq. (3.1), with the bias.
 
-        W_0 [E y; E x] is W_y E y + W_x E x: the two sides are projected apart and added in the
+        W_0 [E y; E x] is W_y E y + W_x E x: the two sides are projected separately and added in the
         grid, so the concatenation of 2d features in every cell is never built.
         """
         embedded = self.source_embedding(source, first_position)
@@ -77,17 +76,17 @@ class PervasiveGrid(nn.Module):
         return nn.functional.linear(embedded, weight, self.grid_bias)
 
     def _rows(self, target: Tensor, first_position: Position = 0) -> Tensor:
-        """Return [B, T, D]: the target's part of Eq. (3.1)."""
+        """Return the target's part [B, T, D] of Eq. (3.1)."""
         embedded = self.target_embedding(target, first_position)
         return nn.functional.linear(embedded, self.grid_map[:, : embedded.shape[-1]])
 
 
 class SharedReader(nn.Module):
-    """A reader on the cells of the translation network, optionally without its gradient."""
+    """A reader on the cells of the translation network, optionally without a gradient into it."""
 
     def __init__(self, size: int, *, detached: bool) -> None:
         super().__init__()
-        # So small a map that reading begins at a probability of one half.
+        # The map is so small that READ starts with a probability of one half.
         self.decision, self.detached = output_map(size, 1), detached
 
     def decide(self, features: Tensor) -> Tensor:
@@ -96,7 +95,7 @@ class SharedReader(nn.Module):
 
 
 class OwnReader(PervasiveGrid):
-    """The thesis' agent: a network over a grid of its own, then an affine map to one logit."""
+    """The thesis' agent: a network over its own grid, then an affine map to one logit."""
 
     def __init__(
         self, config: PervasiveConfig, source_vocab_size: int, target_vocab_size: int
@@ -161,7 +160,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         )
         own = config.tie == "none"
         self.make_classifier(target_vocab_size, classified, own=own, bias=config.output_bias)
-        # Nothing is to the right of a cell that is the last one read.
+        # The last cell read has no cells to its right.
         one_side = config.source_causal or self.online_features == "cell"
         seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
         self.traits = Traits(
@@ -187,7 +186,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             state = dataclasses.replace(state, reader=reader)
         if source.shape[1] or not self.config.source_causal:
             return state
-        # Where a prediction is made of all rows, a new column has to be computed in all of them.
+        # If predictions use all rows, a new column has to be computed in all of them.
         rows = None if self.online_features == "grid" else self.traits.target_receptive_field
         return state.streaming(rows)
 
@@ -216,8 +215,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         if not isinstance(self.reader, SharedReader):
             return super().features_with_reading(batch, sites, learn_features=learn_features)
         self._check_sites(batch, sites)
-        # The grid needs a gradient where either of its two readers does: the classifier's features,
-        # or the decisions, unless these are detached. The pooling above it only for the features.
+        # The grid needs a gradient if the features learn, or if the decisions are not detached from
+        # it; the pooling above it only if the features learn.
         learns = torch.is_grad_enabled()
         with torch.set_grad_enabled(learns and (learn_features or not self.reader.detached)):
             cells, layout = self._run(batch)
@@ -239,8 +238,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             features, reader = self.reader.write(tokens, state.reader)
             state = dataclasses.replace(state, reader=reader)
         else:
-            # A shared grid has its row now; `step` takes the features from the state and does not
-            # run the network again.
+            # The shared grid now has this row: `step` takes the features from the state and does
+            # not run the network again.
             features, state = self._write(tokens, state)
             state = dataclasses.replace(state, considered=features)
         return dataclasses.replace(state, logits=self.reader.decide(features))
@@ -253,9 +252,9 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return state.logits
 
     def counterparts(self) -> dict[str, str | None]:
-        """Return for each tensor of the reader that of the translation network, if there is one."""
-        # A reader of its own has the translation network's layout, so it may begin from its
-        # weights; the decision has no counterpart and stays as drawn.
+        """Return the translation network's counterpart, if any, of each tensor of the reader."""
+        # A separate reader has the translation network's layout, so it can start from its weights;
+        # the decision has no counterpart and keeps its initial values.
         names = self.state_dict().keys()
         counterparts = {name: name.removeprefix("reader.") for name in names}
         return {
@@ -266,7 +265,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
 
     def report(self, source_length: float, target_length: float) -> Report:
         config, traits, types = self.config, self.traits, self.classifier().weight.shape[0]
-        # Both sides are projected apart, so the first cells cost |x| + |y| products, not |x||y|.
+        # Both sides are projected separately, so the input grid costs |x| + |y| products, not
+        # |x||y|.
         sides = 2.0 * config.size * config.embedded * (source_length + target_length)
         cells = source_length * target_length * cell_flops(config)
         if isinstance(self.reader, OwnReader):
@@ -290,8 +290,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
     def stages(self) -> dict[str, nn.Module]:
         """Return the grid H^0 and the outputs of the 2N layers (N if they are dense).
 
-        That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
-        the one is not read by anything, and the other has none.
+        The outputs are h_n or, with gated and dense skip connections, what the layer adds: with
+        gated ones nothing reads the last h_n, and with dense ones there is no h_n.
         """
         return numbered(network=self.network.stages())
 
@@ -302,12 +302,12 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         """Add the features [R, h, D] of a new column to the state's cells."""
         considered, above = state.considered, state.above
         if considered is not None:
-            # No prediction has been made of the last row: it is not above anything yet.
+            # No prediction has used the last row yet, so it is not part of `above`.
             considered = torch.cat([considered, features[:, -1:]], 1)
             features = features[:, :-1]
         if above is not None:
-            # The new column's prefix over all rows is that of the last column merged with the new
-            # cells, themselves merged over the rows above.
+            # The new column's prefix over all rows is that of the last column, merged with the new
+            # cells of all rows above.
             prefix_form = prefix_pooling(self.aggregator)
             new = tuple(part[:, -1:] for part in prefix_form.scan_source(features))
             merged = prefix_form.combine(tuple(part[:, -1:] for part in above), new)
@@ -315,6 +315,6 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return dataclasses.replace(state, considered=considered, above=above, partial=None)
 
     def _decide(self, features: Tensor, layout: GridLayout) -> Tensor:
-        """Return logits [B, T, S] of reading on, zero on padding, for features [cells, D]."""
+        """Return READ logits [B, T, S], zero on padding, for features [cells, D]."""
         assert self.reader is not None
         return layout.pad(self.reader.decide(features)[:, None])[..., 0]

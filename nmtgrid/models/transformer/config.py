@@ -127,7 +127,7 @@ class TransformerConfig(ModelConfig):
 
     def faults(self) -> list[str]:
         faults = super().faults()
-        # Values below 1 are faults already; they are no divisors here.
+        # Values below 1 are reported already and must not be used as divisors.
         if self.heads > 0 and self.size > 0 and self.size % self.heads:
             faults.append(
                 f"`model.size` must be a multiple of `model.heads`, but {self.size} features do "
@@ -214,11 +214,11 @@ _PUBLISHED_TRAINING = (
 
 
 def _dropped(rate: float) -> dict[str, Any]:
-    """Return dropout on embeddings and on the output of every sub-layer, as section 2.6.3 says."""
+    """Return dropout on embeddings and on the output of every sub-layer, as in section 2.6.3."""
     return model(dropout=rate, embedding_dropout=rate)
 
 
-# The thesis' small and big models beside the base model, which is the default.
+# The thesis' small and big models; the base model is the default.
 _SMALL = model(size=256, feed_forward_size=1024, heads=4)
 _BIG = model(size=1024, feed_forward_size=4096, heads=16)
 _EN_RO = (
@@ -235,10 +235,10 @@ _DE_EN = (
     | batches(max_tokens=7200, accumulation=64)
     | search(length_penalty=0.6)
 )
-# Chapter 5, before its exits; rate and warm-up, which it does not name, as on WMT'15.
+# Chapter 5 without exits; learning rate and warm-up, which it does not give, are as on WMT'15.
 _EN_FR = _DE_EN | _dropped(0.1) | training(clip_norm=3.0, average=10) | search(beam=4)
 # Section 5.4.1: batches of 8K tokens (on two GPUs together: its 50K updates are 78 epochs, as in
-# table 3.3); what it does not name as in table 3.7.
+# table 3.3); settings that it does not give are as in table 3.7.
 _EXITS_DE_EN = (
     _PUBLISHED_TRAINING
     | _SMALL
@@ -253,7 +253,7 @@ _CONLL = (
     | model(feed_forward_size=1024, heads=4, tie="none")
     | training(learning_rate=5e-4)
 )
-# The poster names neither training nor vocabulary: as the base model was published (2017).
+# The poster gives neither training nor vocabulary; these are as for the base model (2017).
 _EN_DE = (
     _PUBLISHED_TRAINING
     | _dropped(0.1)
@@ -261,9 +261,9 @@ _EN_DE = (
     | batches(max_tokens=6250, accumulation=4)
     | search(beam=4, length_penalty=0.6)
 )
-# Depth of the encoder -> the poster's count. They grow by 4.25M for each encoder block, where a
-# d_FF of 2048 makes 3.15M: no vocabulary explains that. d_FF = 3072 with 37K types on each side
-# and a tied classifier gives 94.6M, 119.8M, 136.6M and 153.4M.
+# Depth of the encoder -> the poster's count. The counts grow by 4.25M per encoder block, but with a
+# d_FF of 2048 a block has 3.15M, which no vocabulary explains. d_FF = 3072 with 37K types on each
+# side and a tied classifier gives 94.6M, 119.8M, 136.6M and 153.4M.
 _POSTER_COUNTS = {6: 94e6, 12: 120e6, 16: 137e6, 20: 154e6}
 
 # Models for half an hour of one CPU core: small, so that they see each sentence often.
@@ -301,7 +301,8 @@ TRANSFORMER = (
         _TUNED,
     ),
     two_hours(_TUNED),
-    # Three times as deep an encoder at a slightly lower rate, and the same depth without its help.
+    # An encoder three times as deep, at a slightly lower rate, and the same depth without
+    # transparent attention.
     Preset(
         "multi30k-transparent",
         "Multi30k De-En, half an hour of one core: transparent attention over 12 pre-norm blocks",

@@ -1,16 +1,16 @@
 """Early exits of a Transformer's decoder (chapter 5): training at every depth, halting steps.
 
 `TransformerExits` adds a classifier after each block (tied or separate), the halting network, and
-the teacher-forced passes of aligned and mixed training (section 5.2). `HaltingStep` is one decoding
-step whose rows leave as soon as they may (section 5.3): each block runs on the rows that go on
-alone. For the blocks that a row skips, keys and values are projected from the state that it left
-with (section 5.2.1): beside those of the rows that go on, or, once none does, for all blocks that
-remain in one product. `benchmarks/exits.py` measures what that saves.
+the teacher-forced passes of aligned and mixed training (section 5.2). `HaltingStep` is a decoding
+step whose rows exit as soon as `Halt` decides so (section 5.3): each block runs only on the rows
+that continue. For the blocks that a row skips, keys and values are projected from the state with
+which it exited (section 5.2.1): together with those of the rows that continue or, once none does,
+for all remaining blocks in one product. `benchmarks/exits.py` measures the savings.
 
-`TransformerDrafts` are tokens drafted at an exit and verified by the blocks after it
+`TransformerDrafts` drafts tokens at an exit and verifies them with the later blocks
 (search/verified.py). Drafting runs the blocks up to the exit, token by token; verifying runs the
-others over all drafted tokens of all rows at once. Both share keys and values, so no block runs
-twice for a token. Rows keep different numbers of drafts: see `DraftKVCache`.
+later blocks over all drafted tokens of all rows at once. Both share keys and values, so no block
+runs twice for a token. Rows keep different numbers of drafts: see `DraftKVCache`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from nmtgrid.models.transformer.source import TransformerSource, TransformerStat
 
 
 class TransformerExits(TransformerSource):
-    """What a Transformer does with its exits; the subclass sets the parts named here."""
+    """The exits of a Transformer; the subclass sets the attributes declared here."""
 
     decoder_norm: nn.Module
 
     def make_exits(self, types: int) -> None:
         """Add the parts of exits: classifiers before the last one, and the halting network."""
         config, blocks = self.config, len(self.decoder)
-        # The last classifier is the model's own; the lists have the N - 1 before it, none with tied
-        # exits.
+        # The last classifier is the model's own; the lists have the N - 1 before it, or none if
+        # exits are tied.
         own = blocks - 1 if config.exits == "separate" else 0
         normed = own if config.norm == "pre" else 0
         self.exit_weights = nn.ParameterList(
@@ -70,8 +70,7 @@ class TransformerExits(TransformerSource):
     def classifier(self, exit: int | None = None) -> Classifier:
         """Return the output map of `exit` (None: the last).
 
-        The last is tied to the target embeddings unless `tie` is none; with tied exits it is that
-        of all.
+        The last is tied to the target embeddings unless `tie` is none; tied exits all share it.
         """
         if exit is not None and exit <= len(self.exit_weights):
             biases = self.exit_biases
@@ -88,9 +87,10 @@ class TransformerExits(TransformerSource):
         return linear(features, classifier.weight, classifier.bias)
 
     def features_at_depth(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, D]: the state at each site's exit, as its classifier reads it.
+        """Return the states [M, D] at the sites' exits, normalised for their classifiers.
 
-        Raises ValueError for exits that there are not, and two at one position of mixed sites.
+        Raises ValueError for exits that do not exist, and for two exits at one position of mixed
+        sites.
         """
         assert sites.depth is not None
         blocks = self.traits.num_exits
@@ -105,7 +105,7 @@ class TransformerExits(TransformerSource):
         for number, block in enumerate(self.decoder):
             following = block(features, memory)
             if depths is not None:
-                # Positions that have left keep their state, so every block above sees a copy.
+                # Positions that have exited keep their state, so every later block sees a copy.
                 following = torch.where(depths > number, following, features)
             features = following
             leaves_here = (sites.depth == number + 1).nonzero()[:, 0]
@@ -113,7 +113,7 @@ class TransformerExits(TransformerSource):
                 leaving = features.flatten(0, 1).index_select(0, cells.index_select(0, leaves_here))
                 collected = collected.index_copy(0, leaves_here, self.normed(leaving, number + 1))
             elif depths is None and not bool((sites.depth > number).any()):
-                break  # aligned sites: no deeper exit is asked for, so no deeper block runs
+                break  # aligned sites: none has a deeper exit, so no deeper block runs
         return collected
 
     def exit_features(
@@ -136,7 +136,7 @@ class TransformerExits(TransformerSource):
         devices = [features.device] if features.is_cuda else []
         shared, owned = [], []
         for exit, block in enumerate(self.decoder, start=1):
-            # With `own` the block runs twice with the same dropout: both have the same values.
+            # With `own` the block runs twice, with the same dropout for identical values.
             with torch.random.fork_rng(devices, enabled=own):
                 following = block(features, memory)
             if own:
@@ -152,7 +152,7 @@ class TransformerExits(TransformerSource):
     def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
         if self.halting_map is None:
             raise ConfigError(
-                "This model has no network that says when to exit.",
+                "This model has no halting network, which decides when to exit.",
                 "Fine-tune it with `--set model.halting=geometric` (or multinomial, sequence) and "
                 "`--objective exits-halting`.",
             )
@@ -164,7 +164,7 @@ class TransformerExits(TransformerSource):
         return torch.cat([self.halting_map(state) for state in states[:-1]], 1)
 
     def counterparts(self) -> dict[str, str | None]:
-        """Return where parts of exits begin when the weights lack them: at the last exit's."""
+        """Return the parts of the last exit as counterparts of exits that the weights may lack."""
         tied = "target_embedding.weight"
         last = "output_weight" if self.output_weight is not None else tied
         others = {"exit_weights": last, "exit_biases": "output_bias", "halting_map": None}
@@ -182,15 +182,15 @@ class TransformerExits(TransformerSource):
         if self.traits.num_exits == 1:
             raise self.no_exits()
         if halt.needs not in ("nothing", "confidence", halting):
-            has = "has no network that says" if halting == "none" else f"says by `{halting}`"
+            has = "has no halting network" if halting == "none" else f"exits by `{halting}`"
             raise ConfigError(
-                f"This model {has} when to exit, so it cannot be stopped by `{halt.needs}`.",
+                f"This model {has}, so it cannot be stopped by `{halt.needs}`.",
                 f"Fine-tune it with `--set model.halting={halt.needs} --objective exits-halting`.",
             )
         if halt.needs == "sequence" and not has_whole_source:
             raise ConfigError(
-                "Sequence-specific exits are chosen from the whole source, which is not there yet "
-                "where reading goes on while writing does.",
+                "Sequence-specific exits are chosen from the whole source, which is not available "
+                "in simultaneous decoding.",
                 "Decode offline, or stop by `geometric` or `multinomial`, by thresholds of "
                 "confidence, or at a fixed exit.",
             )
@@ -204,7 +204,7 @@ class TransformerExits(TransformerSource):
         return TransformerDrafts(self, state.memory, verified, align)
 
     def normed(self, features: Tensor, exit: int, *, learns: bool = True) -> Tensor:
-        """Return features [M, D] of block `exit` as its classifier reads them.
+        """Return features [M, D] of block `exit`, normalised for its classifier.
 
         Without `learns` the norm's own parameters have no gradient.
         """
@@ -219,16 +219,16 @@ class TransformerExits(TransformerSource):
         return normalised
 
     def halting(self, features: Tensor, exit: int) -> Tensor:
-        """Return what the halting network says of states [R, D] of block `exit`, in logits.
+        """Return the halting network's logits for states [R, D] of block `exit`.
 
-        Eq. (5.19): [R, N], of the first block; Eq. (5.20): [R, 1].
+        Eq. (5.19): [R, N], from the first block; Eq. (5.20): [R, 1].
         """
         assert self.halting_map is not None
         logits: Tensor = self.halting_map(self.normed(features, exit))
         return logits
 
     def classify_exits(self, features: Tensor, exits: Tensor) -> Tensor:
-        """Return logits [R, V] for states [R, D] that left at `exits` [R]."""
+        """Return logits [R, V] for states [R, D] that exited at `exits` [R]."""
         if not len(self.exit_weights):
             return self.classify(self.normed(features, len(self.decoder)))
         collected: Tensor | None = None
@@ -250,7 +250,7 @@ def _scaled(features: Tensor, factor: float) -> Tensor:
 
 
 class HaltingStep:
-    """A decoding step in progress: the rows that go on, and the results of those that left."""
+    """A decoding step in progress: the rows that continue, and the results of those that exited."""
 
     def __init__(
         self,
@@ -261,15 +261,15 @@ class HaltingStep:
         memory: SourceCache,
         align: bool,
     ) -> None:
-        """`features` [R, D] are the embedded tokens, `memory` is what the rows may look at."""
+        """`features` [R, D] are the embedded tokens, `memory` is the source that rows may read."""
         self.model, self.halt, self.state, self.memory = model, halt, state, memory
         self.features, self.is_aligned = features, align
         self.predicted_exits, self.depth = state.sentence_exits, len(model.decoder)
         self.all_rows = torch.arange(len(features), device=features.device)
         self.rows: Tensor | None = None
-        """The rows [R'] that go on, None for all."""
+        """The rows [R'] that continue; None: all."""
         self.exits: Tensor | None = None
-        """The exits [R] of rows that have left, None before any has."""
+        """The exits [R], for rows that continue the next block; None before any row has exited."""
         self.logits: Tensor | None = None
         self.shares: Tensor | None = None
         self.scores: Tensor | None = None
@@ -284,11 +284,11 @@ class HaltingStep:
             if exit == self.depth or not self._let_rows_leave(running, exit):
                 break
         self.state.cache.advance()
-        # Thresholds on confidence have classified every state already; else each row is classified
-        # once, by the exit that it took.
+        # With thresholds on confidence all states have already been classified; otherwise each row
+        # is classified once, at its exit.
         logits, shares, exits = self.logits, self.shares, self.exits
         if exits is None:
-            # All rows left together, the usual case near the end of a search: nothing to gather.
+            # All rows exited together, the usual case near the end of a search: nothing to gather.
             exits = torch.full_like(self.all_rows, exit)
             if logits is None:
                 logits = self.model.classify(self.model.normed(self.features, exit), exit)
@@ -301,7 +301,7 @@ class HaltingStep:
         return Step(logits, self.state, shares, exits, self.scores)
 
     def _run_block(self, block: DecoderBlock, exit: int) -> Tensor:
-        """Run block `exit` on the rows that go on and return their states [R', D]."""
+        """Run block `exit` on the rows that continue and return their states [R', D]."""
         weights: list[Tensor] | None = [] if self.is_aligned else None
         cache, rows = self.state.cache, self.rows
         if rows is None:
@@ -310,7 +310,7 @@ class HaltingStep:
             assert self.state.maps is not None
             maps = self.state.maps.of(exit - 1)
             running = block.step(self.features, cache, self.memory, weights, rows, maps)
-            # In place in a search; autograd, where a test asks for it, needs the old values.
+            # In place in a search; with gradients, as in tests, autograd needs the old values.
             copied = self.features.clone() if torch.is_grad_enabled() else self.features
             self.features = copied.index_copy_(0, rows, running)
         if weights is not None:
@@ -321,21 +321,21 @@ class HaltingStep:
                 self.logits = logits
             else:
                 self.logits.index_copy_(0, self.rows, logits)
-            # How sure the prediction is, Eq. (5.18).
+            # The confidence of the prediction, Eq. (5.18).
             self._record(logits.float().log_softmax(1).amax(1).exp(), exit)
         return running
 
     def _let_rows_leave(self, running: Tensor, exit: int) -> bool:
-        """Let rows leave after block `exit`; return False when none goes on."""
+        """Let rows exit after block `exit`; return False if none continues."""
         rows = self.all_rows if self.rows is None else self.rows
         scores = self._scores(running, exit)
         going = (~self.halt.exits(exit, self.state.cache.filled, rows, scores)).nonzero()[:, 0]
         if not len(going):
-            # Nobody reaches the blocks above: their keys and values are copied at once.
+            # No row reaches the later blocks: their keys and values are filled in at once.
             assert self.state.maps is not None
             self.state.maps.copy(self.features, self.state.cache, exit)
             return False
-        # Only when rows leave: while all go on, `rows` stays None and nothing is indexed.
+        # Only when rows exit: while all continue, `rows` stays None and nothing is indexed.
         if len(going) < len(rows):
             rows = self.rows = rows.index_select(0, going)
             if self.exits is None:
@@ -362,7 +362,7 @@ class HaltingStep:
         return scores if self.rows is None else scores.index_select(0, self.rows)
 
     def _record(self, scores: Tensor, exit: int) -> None:
-        """Keep the scores [R'] of the rows that go on."""
+        """Store the scores [R'] of the rows that continue."""
         assert self.scores is not None
         if self.rows is None:
             self.scores[:, exit - 1] = scores
@@ -370,7 +370,7 @@ class HaltingStep:
             self.scores[:, exit - 1].index_copy_(0, self.rows, scores)
 
     def _add_shares(self, shares: Tensor) -> None:
-        """Keep the attention [R', S] of a block: of the last that runs, or of all of them."""
+        """Store the attention [R', S] of a block: of the last that runs, or the sum of all."""
         # "last" overwrites a row's attention as long as the row runs; "mean" sums it, and divides
         # by the row's exit at the end.
         if self.rows is None or self.shares is None:
@@ -383,12 +383,12 @@ class HaltingStep:
 
 
 class TransformerDrafts:
-    """The caches of rows whose tokens are drafted; see `models.api.Drafts`."""
+    """The caches of rows with drafted tokens; see `models.api.Drafts`."""
 
     def __init__(
         self, model: TransformerExits, memory: SourceCache, verified: Verified, align: bool
     ) -> None:
-        """`memory` is what the rows, one a sentence, may look at."""
+        """`memory` is the source that the rows, one per sentence, may read."""
         self.model, self.exit = model, verified.exit
         self.embedding = model.target_embedding
         self.blocks = [block for block in model.decoder if isinstance(block, DecoderBlock)]
@@ -399,7 +399,7 @@ class TransformerDrafts:
         self.is_aligned = align
         self.takes_mean = align and model.config.alignment == "mean"
         classifier, types = model.classifier(self.exit), verified.types
-        # Converted once: autocast would convert a part of a matrix at every step.
+        # Converted once: autocast would convert a slice of a matrix at every step.
         dtype = working_dtype(classifier.weight)
         bias = None if classifier.bias is None else classifier.bias[:types].to(dtype)
         self.classifier = Classifier(classifier.weight[:types].to(dtype), bias)
@@ -442,7 +442,7 @@ class TransformerDrafts:
         self.cache, self.memory = take(self.cache, rows), take(self.memory, rows)
 
     def _alignment(self, weights: list[Tensor]) -> Tensor:
-        """Return [R, Q, S], what steps through all blocks return."""
+        """Return the alignments [R, Q, S] that steps through all blocks would return."""
         shares = weights[-1]
         if self.takes_mean:
             drafted = torch.stack(self._shares, 1)

@@ -4,7 +4,7 @@
 of each row, from the keys and values of the tokens before it.
 
 Online (section 4.3.1) each target position attends to the source tokens that had been read when it
-was written, and keeps that state: predictions depend on the path.
+was written, and keeps that state, so predictions depend on the path.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Transformer(TransformerExits):
             target_vocab_size, config.size, first_alias(config.first_symbol)
         )
         if config.tie == "all":
-            # Two modules with one matrix: each is a stage of its own, with its own positions.
+            # Two modules with one matrix: each is a separate stage with its own positions.
             self.target_embedding.weight = self.source_embedding.weight
         self.encoder = nn.ModuleList(EncoderBlock(source_plan) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(
@@ -107,7 +107,7 @@ class Transformer(TransformerExits):
         )
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        """Return [M, D]: the decoder's last states at the sites, which lie on one path each.
+        """Return the decoder's last states [M, D] at the sites, which lie on one path per sentence.
 
         Raises ValueError for two different reads at one position (see `path_of`).
         """
@@ -139,7 +139,7 @@ class Transformer(TransformerExits):
     def features_with_information(
         self, batch: Batch, k: float | Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # One encoding for the path and for what is read along it.
+        # One encoding for both the path and the features along it.
         batch = batch.with_shared_source()
         source, written, embedded = self._information(batch)
         path = batch.source_lengths[:, None].expand(written.shape)
@@ -150,7 +150,7 @@ class Transformer(TransformerExits):
             sites = PredictionSites.along(batch, path)
         memory = self._memory_for(batch, sites)
         features, _ = self._decode(batch, memory, embedded=embedded)
-        # Of each token its own, that of the begin symbol being none.
+        # The information of each token by itself; that of the begin symbol is 0.
         target = written.diff(dim=1, prepend=written.new_zeros(len(written), 1))
         return self._at_sites(features, sites), source, target, path
 
@@ -164,10 +164,10 @@ class Transformer(TransformerExits):
         return source.cumsum(1).gather(1, path - 1) - written
 
     def _information(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return [B, S] the source's information, [B, T] what is written, and embeddings.
+        """Return the information of the source [B, S], that written [B, T], and embeddings.
 
-        The latter [B, T, D] are of the target; what is written before a position is the sum of the
-        target tokens' information up to there.
+        Embeddings [B, T, D] are of the target; the information written before a position is the sum
+        over the target tokens up to there.
         """
         source = self._source_information(batch)
         embedded = narrowed(self.target_embedding(batch.target_input))
@@ -177,7 +177,7 @@ class Transformer(TransformerExits):
         return source, target.cumsum(1) - 1.0, embedded
 
     def _target_information(self, embedded: Tensor) -> Tensor | None:
-        """Return [B, T], the information of target tokens; that of the begin symbol is 1."""
+        """Return the information [B, T] of target tokens; that of the begin symbol is 1."""
         if self.target_information is None:
             return None
         information: Tensor = self.target_information(embedded)
@@ -229,8 +229,8 @@ class Transformer(TransformerExits):
     ) -> Step:
         tokens = state.fed
         assert tokens is not None, "no tokens have been fed"
-        # What the newest tokens' blocks hold depends on the reads: they run again, and their keys
-        # and values take the place of those of the proposal before.
+        # The states of the newest tokens depend on the reads: the blocks run again, and their keys
+        # and values replace those of the previous proposal.
         state, memory = self._memory_of(state, reads, rows)
         if rows is None:
             return self._run_blocks(tokens, state, memory, align)
@@ -261,23 +261,23 @@ class Transformer(TransformerExits):
     def _memory_of(
         self, state: TransformerState, reads: Tensor | None, rows: Tensor | None = None
     ) -> tuple[TransformerState, SourceCache]:
-        """Return the state, and what `rows` [R'] (None: all) may look at of the source."""
+        """Return the state, and the part of the source that `rows` [R'] (None: all) may read."""
         if state.source is not None:
-            # A bi-directional encoder's memory is made for just these reads.
+            # A bi-directional encoder's memory is valid only for particular reads.
             state = self._reread(state, state.source, reads, rows)
         memory = state.memory if state.stream is None else state.stream.memory()
         assert memory is not None
         if rows is not None:
             memory = take(memory, rows)
         if reads is not None and state.source is None:
-            # An encoder that sees no later tokens: what has not been read is masked out.
+            # The encoder sees no later tokens, so tokens that have not been read are masked.
             memory = memory.limited(reads.view(-1, memory.width))
         return state, memory
 
     def _run_blocks(
         self, tokens: Tensor, state: TransformerState, memory: SourceCache, align: bool
     ) -> Step:
-        """Return the step of `tokens` [R], which the cache holds but does not count yet."""
+        """Return the step of `tokens` [R]; the cache holds them but does not count them yet."""
         features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
         weights: list[Tensor] | None = [] if align else None
         reading, focus = state.reading, None
@@ -317,7 +317,7 @@ class Transformer(TransformerExits):
     def report(self, source_length: float, target_length: float) -> Report:
         """Return properties and cost for sentences of these lengths.
 
-        Attention counts all L^2 pairs of positions, masked ones too; all exits predict.
+        Attention counts all L^2 pairs of positions, including masked ones; all exits predict.
         """
         config, source, target = self.config, source_length, target_length
         size, width, inner = config.size, config.source_size, 4.0 * config.feed_forward_size
@@ -345,11 +345,11 @@ class Transformer(TransformerExits):
         )
 
     def compilable(self) -> list[nn.Module]:
-        """Return what is between the blocks' products and attention: passes to be fused."""
+        """Return the residual sums and feed-forward layers, whose element-wise passes are fused."""
         return [part for part in self.modules() if isinstance(part, (AddNorm, FeedForward))]
 
     def counterparts(self) -> dict[str, str | None]:
-        """Return those of exits, and that the parts of a reading mechanism stay as drawn."""
+        """Return the counterparts of exits; parts of a reading mechanism keep initial values."""
         parts = "transport.", "source_information.", "target_information.", "monotonic_heads."
         drawn = [name for name in self.state_dict() if name.startswith(parts)]
         return {**super().counterparts(), **dict.fromkeys(drawn)}
@@ -389,10 +389,10 @@ class Transformer(TransformerExits):
         embedded: Tensor | None = None,
         threshold: float | None = None,
     ) -> tuple[Tensor, SourceCache]:
-        """Return the last decoder block's states [B, T, D]; attention goes to `weights`.
+        """Return the last decoder block's states [B, T, D], and the memory that it read.
 
-        And the memory as it was read (see `_for_reader`). `embedded` [B, T, D] are the embedded
-        tokens where they are known.
+        The memory is that of `_for_reader`. Attention is appended to `weights`. `embedded`
+        [B, T, D] are the embedded tokens, if already computed.
         """
         features = embedded
         if features is None:
@@ -405,6 +405,6 @@ class Transformer(TransformerExits):
         return features, memory
 
     def _alignment(self, weights: list[Tensor], memory: SourceCache) -> Tensor:
-        """Return the mean of all heads; what goes to a marker before the source is left out."""
+        """Return the mean over heads, without the attention to a marker before the source."""
         last = self.config.alignment == "last"
         return without_lead(weights[-1] if last else torch.stack(weights).mean(0), memory.lead)

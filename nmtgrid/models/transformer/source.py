@@ -1,8 +1,8 @@
 """The source side of a Transformer: encoders, source markers, limited reads, streams (4.3.1).
 
-What a target position may look at is a `SourceCache`. A uni-directional encoder, Eq. (4.17),
+A `SourceCache` is the source that target positions may read. A uni-directional encoder, Eq. (4.17),
 (4.18), makes one for the whole source and masks what a position has not read; a bi-directional one
-encodes each prefix anew, Eq. (4.16) (`ReencodedPrefixes`). A stream's source grows by a column for
+re-encodes each prefix, Eq. (4.16) (`ReencodedPrefixes`). A stream's source grows by a column for
 each READ (`SourceStream`). `TransparentAttention` (the poster) mixes all encoder blocks' states for
 each decoder block.
 """
@@ -43,7 +43,7 @@ class TransparentAttention(nn.Module):
     """m mixtures of n states: a learnt m x n matrix W, its rows normalised by softmax.
 
     As in the published system W starts at zero, so each mixture starts as the plain mean, and
-    dropout falls on W + 1/n before the softmax, once for all sentences.
+    dropout is applied to W + 1/n before the softmax, once for all sentences.
     """
 
     vector_parameters = ("weight",)
@@ -65,17 +65,17 @@ class TransparentAttention(nn.Module):
         return mixed
 
     def shares(self) -> Tensor:
-        """Return [m, n], what each state gives to each mixture."""
+        """Return the weights [m, n] of the states in the mixtures."""
         scores = self.weight + 1.0 / self.weight.shape[1]
         return nn.functional.dropout(scores, self.dropout_rate, self.training).softmax(-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceStream:
-    """Caches of the source read so far, of which the decoder may look at `is_seen` [R, S].
+    """Caches of the source read so far; `is_seen` [R, S] are the columns visible to the decoder.
 
-    `encoder` holds what later source tokens attend to, `decoder` what target tokens do; the first
-    `lead` columns stand before the source.
+    `encoder` holds keys and values for later source tokens, `decoder` those for target tokens; the
+    first `lead` columns precede the source.
     """
 
     is_seen: Tensor
@@ -84,14 +84,14 @@ class SourceStream:
     lead: int
 
     def grown(self, column: SourceCache, is_seen: Tensor) -> SourceStream:
-        """Return the stream with one column more, [R, H, 1, d] for each attention."""
+        """Return the stream with one more column, [R, H, 1, d] for each attention."""
         for block, (keys, values) in enumerate(zip(column.keys, column.values, strict=True)):
             self.decoder.push(block, keys[:, :, 0], values[:, :, 0])
         self.decoder.advance()
         return dataclasses.replace(self, is_seen=torch.cat([self.is_seen, is_seen[:, None]], 1))
 
     def memory(self) -> SourceCache:
-        """Return what has been read, as the decoder reads it."""
+        """Return the source read so far, for the decoder."""
         pairs = [self.decoder.read(block) for block in range(self.decoder.blocks)]
         # Rows of unequal lengths are padded; in a single stream all columns are seen, without a
         # mask.
@@ -101,11 +101,11 @@ class SourceStream:
 
 @dataclasses.dataclass(frozen=True)
 class PrefixPlan:
-    """Which prefixes a path [B, T] needs, and which positions read each of them.
+    """The prefixes that a path [B, T] needs, and the positions that read each of them.
 
-    sentence and reads [P] name the prefixes; slots [P, W] are the indices b * T + t into a flat
-    [B * T] of the positions that read a prefix (free slots hold any), and slot_of [B * T] the slot
-    of each position.
+    sentence and reads [P] identify the prefixes; slots [P, W] are the indices b * T + t into a flat
+    [B * T] of the positions that read a prefix (unused slots are arbitrary), and slot_of [B * T]
+    the slot of each position.
     """
 
     sentence: Tensor
@@ -122,8 +122,8 @@ class PrefixPlan:
         distinct, prefix, sizes = torch.unique(
             (sentence * base + path).flatten(), return_inverse=True, return_counts=True
         )
-        # Positions are numbered among those that read the same prefix, in their order, and the
-        # prefixes' queries padded to the largest such group: [P, W] without a loop.
+        # Positions are numbered among those that read the same prefix, in order, and each prefix's
+        # queries are padded to the largest such group: [P, W] without a loop.
         order = prefix.argsort(stable=True)
         starts = sizes.cumsum(0) - sizes
         rank = torch.empty_like(prefix)
@@ -149,15 +149,15 @@ class ReencodedPrefixes(SourceCache):
         return self._collect(super().weights_all(block, self._spread(query)), query)
 
     def _spread(self, query: Tensor) -> Tensor:
-        """Return [P, H, W, d]: the queries by the prefixes that they read."""
+        """Return the queries [P, H, W, d], grouped by the prefixes that they read."""
         flat = query.transpose(1, 2).flatten(0, 1)
         slots = self.plan.slots
         spread: Tensor = flat.index_select(0, slots.flatten()).unflatten(0, slots.shape)
         return spread.transpose(1, 2)
 
     def _collect(self, read: Tensor, query: Tensor) -> Tensor:
-        """Return [B, H, T, .]: what was read [P, H, W, .], back where the queries were."""
-        # Only true slots are collected; what free ones read is dropped.
+        """Return the results [P, H, W, .] in the order of the queries, [B, H, T, .]."""
+        # Results of unused slots are dropped.
         flat = read.transpose(1, 2).flatten(0, 1).index_select(0, self.plan.slot_of)
         collected: Tensor = flat.unflatten(0, (query.shape[0], query.shape[2]))
         return collected.transpose(1, 2)
@@ -165,7 +165,7 @@ class ReencodedPrefixes(SourceCache):
 
 @dataclasses.dataclass(frozen=True)
 class InformedPrefixes(ReencodedPrefixes, InformationCache):
-    """Prefixes whose readers have information, target [P, W]."""
+    """Prefixes whose target positions have information, target [P, W]."""
 
     @classmethod
     def of(cls, memory: ReencodedPrefixes, target: Tensor) -> InformedPrefixes:
@@ -176,19 +176,19 @@ class InformedPrefixes(ReencodedPrefixes, InformationCache):
 
 
 ReadLimit = Callable[[SourceCache], SourceCache]
-"""Limits a memory to what each target position of a batch has read."""
+"""Limits a memory to the source read at each target position of a batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerState:
-    """What decoding keeps: the source's keys and values, and those of the tokens written.
+    """Decoding state: keys and values of the source and of the tokens written.
 
-    A bi-directional encoder needs the source [R, S] again at each READ; `reads` [R] is how much of
-    it the memory now holds (None: all). `memory` is None where it has to be made first: in a
-    stream, whose source the others keep in `stream`. Models with exits keep key and value
-    projections of their own (`maps`), and `sentence_exits` [R] (int64), the exits of whole
-    sentences, where the source decides (5.11). `fed` [R] are the tokens of a step that has begun,
-    `reading` what a reading mechanism keeps, and `heads` where monotonic heads stand.
+    A bi-directional encoder re-encodes `source` [R, S] at each READ; `reads` [R] is the number of
+    its tokens in the memory (None: all). In streams `memory` is None: a bi-directional encoder
+    makes it in the next step, the others keep the source in `stream`. Models with exits have their
+    key and value projections in `maps` and, if the source decides (5.11), the exits of sentences in
+    `sentence_exits` [R] (int64). `fed` [R] are the tokens of a step in progress, `reading` is the
+    state of a reading mechanism, and `heads` are the positions of monotonic heads.
     """
 
     memory: SourceCache | None
@@ -207,8 +207,8 @@ class TransformerState:
     ) -> TransformerState | None:
         """Return the static form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
 
-        None before the first token, with exits or a reading mechanism, in streams and once reads
-        were limited.
+        Returns None before the first token, with exits or a reading mechanism, in streams, and
+        after limited reads.
         """
         # CUDA graphs replay fixed shapes; these change from step to step.
         changing = self.maps, self.stream, self.reads, self.reading, self.heads
@@ -229,10 +229,10 @@ class TransformerState:
 class Encoded:
     """An encoder's states [B, S', D] of a marked source.
 
-    `read` is what decoder blocks read, the same for all or one for each, and `last` the last
-    block's; `hidden` is the additive mask over them or None, `is_seen` [B, S'] what may be looked
-    at, `is_real` [B, S] the tokens of the source as it came, and `information` [B, S'] that of the
-    tokens, in models that have it.
+    `read` are the states that decoder blocks read, one tensor for all or one for each, and `last`
+    those of the last encoder block; `hidden` is the additive mask over them or None, `is_seen`
+    [B, S'] marks visible tokens, `is_real` [B, S] the tokens of the source before marking, and
+    `information` [B, S'] is that of the tokens, in models that have it.
     """
 
     read: Tensor | list[Tensor]
@@ -250,7 +250,7 @@ class Encoded:
 
 
 class TransformerSource(ExitModel):
-    """What a Transformer does with its source; the subclass sets the parts named here."""
+    """The source side of a Transformer; the subclass sets the attributes declared here."""
 
     config: TransformerConfig
     source_embedding: Embedding
@@ -293,7 +293,7 @@ class TransformerSource(ExitModel):
         encoded = self._encode(source, source_lengths)
         # With exits some blocks may never run: their keys and values are projected once they do.
         memory = self._remember(encoded, is_lazy=maps is not None)
-        # A reading mechanism has scores of its own for each column.
+        # A reading mechanism has its own scores for each column.
         memory = memory.padded() if self.config.reader == "none" else memory.contiguous()
         tokens = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
         exits = None
@@ -309,7 +309,7 @@ class TransformerSource(ExitModel):
         A bi-directional encoder waits for the next step and then encodes all that has been read.
         """
         if state.source is not None:
-            # READs between two WRITEs cost one encoding together.
+            # All READs between two WRITEs together cost one encoding.
             source = torch.cat([state.source, tokens[:, None]], 1)
             return dataclasses.replace(state, source=source, memory=None)
         if state.stream is None:
@@ -323,7 +323,7 @@ class TransformerSource(ExitModel):
         hidden = source_mask(is_seen, states[0])
         mask, causal = hidden, self.config.encoder == "unidirectional"
         if causal:
-            mask = None  # Padding stands after all real tokens, so causality hides it too.
+            mask = None  # Padding comes after all real tokens, so causality hides it too.
         elif self.config.encoder == "window":
             mask = window_mask(marked.shape[1], self.config.window, states[0])
         information = None
@@ -343,14 +343,14 @@ class TransformerSource(ExitModel):
         else:
             memory = self._project(encoded.read, encoded.hidden, encoded.information)
         if self.config.source_marker == "add-zero":
-            # The pair goes in front of the projected keys and values: it is no token.
+            # The pair goes in front of the projected keys and values: it is not a token.
             return memory.led_by_zero()
         return dataclasses.replace(memory, lead=self._lead)
 
     def _project(
         self, states: Tensor | list[Tensor], mask: Tensor | None, information: Tensor | None
     ) -> SourceCache:
-        """Return the keys and values of source states [B, S, D], one for all blocks or each."""
+        """Return keys and values of source states [B, S, D], one for all blocks or one for each."""
         memory: SourceCache = self.source_projection(states, mask)
         if self.transport is not None:
             return self.transport.with_keys(memory, states)
@@ -360,19 +360,19 @@ class TransformerSource(ExitModel):
 
     @property
     def _entries(self) -> int:
-        """How many pairs of keys and values `_project` returns."""
+        """Number of pairs of keys and values that `_project` returns."""
         blocks = self.config.decoder_depth
         if self.transport is not None or self.monotonic_heads is not None:
             return 2 * blocks
         return blocks + (self.source_information is not None)
 
     def _source_information(self, batch: Batch) -> Tensor | None:
-        """Return [B, S], the source tokens' information, 0 for those that are not seen."""
+        """Return the information [B, S] of source tokens, 0 for those that are not visible."""
         if self.source_information is None:
             return None
         marked, is_seen = _marked(batch.source, batch.is_source, self.config.source_marker)
         if self.traits.reencodes:
-            # It is of embeddings: no prefix changes it, so none has to be encoded.
+            # It depends only on embeddings, so no prefix has to be encoded.
             information = self.source_information(narrowed(self.source_embedding(marked)))
         else:
             information = batch.encode_source(self._encode).information
@@ -387,12 +387,12 @@ class TransformerSource(ExitModel):
         threshold: float | None = None,
         positions: HeadPositions | None = None,
     ) -> SourceCache:
-        """Return the memory as the model's reading mechanism, if it has one, lets it be read.
+        """Return the memory, wrapped for the model's reading mechanism if it has one.
 
-        target [B, T] is the information of the tokens that read, [B, width] in a step; `threshold`
-        is as in `TransportCache`. `positions` are those of monotonic heads in a step; all target
-        positions at once are read by expected alignments in training, and by hard choices, as in a
-        search, in evaluation mode.
+        target [B, T] ([B, width] in a step) is the information of target tokens; `threshold` is as
+        in `TransportCache`. `positions` are those of monotonic heads in a step. Without them, for
+        all target positions at once, these heads have expected alignments in training and hard
+        decisions, as in a search, in evaluation mode.
         """
         heads = self.monotonic_heads
         if heads is not None:
@@ -410,14 +410,14 @@ class TransformerSource(ExitModel):
         return InformationCache.over(memory, target=target)
 
     def _mixed(self, states: list[Tensor]) -> Tensor | list[Tensor]:
-        """Return what the decoder's blocks read of h_0 .. h_N [B, S, D], all the same or each."""
+        """Return the states that decoder blocks read, one for all or each, from h_0 .. h_N."""
         if self.mixtures is None:
             last: Tensor = self.encoder_norm(states[-1])
             return last
         return [self.encoder_norm(mixed) for mixed in self.mixtures(states)]
 
     def _source_logits(self, encoded: Encoded) -> Tensor:
-        """Return [B, N], Eq. (5.11), before the softmax: of the mean source state."""
+        """Return the logits [B, N] of Eq. (5.11), from the mean source state."""
         assert self.halting_map is not None
         # The mean over visible tokens, as one product with their shares.
         shares = encoded.is_seen / encoded.is_seen.sum(1, keepdim=True)
@@ -426,16 +426,16 @@ class TransformerSource(ExitModel):
         return logits
 
     def _read_for(self, batch: Batch, sites: PredictionSites) -> tuple[Encoded, ReadLimit]:
-        """Return the encoded source, or its prefixes, and what limits a memory to `sites`' reads.
+        """Return the encoded source, or its prefixes, and a function that limits memories to reads.
 
-        Apart, because `exit_features` makes two memories of one encoding.
+        Separately, because `exit_features` makes two memories from one encoding.
         """
         if sites.reads is None:
             return batch.encode_source(self._encode), lambda memory: memory
         path = path_of(batch, sites)
         if not self.traits.reencodes:
             return batch.encode_source(self._encode), lambda memory: memory.limited(path)
-        # P truncated sources are a batch of their own, cut at the longest prefix.
+        # The P truncated sources form a separate batch, cut at the longest prefix.
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
         encoded = self._encode(batch.source[plan.sentence, :size], plan.reads)
@@ -447,11 +447,11 @@ class TransformerSource(ExitModel):
 
     @property
     def _lead(self) -> int:
-        """Columns before the source, which the decoder sees before the first READ."""
+        """Number of columns before the source, which the decoder sees before the first READ."""
         return int(self.config.source_marker in ("begin", "add-zero"))
 
     def _read_column(self, tokens: Tensor, stream: SourceStream) -> SourceStream:
-        """Encode the newest source token [R] of each row beside those before it."""
+        """Encode the newest source token [R] of each row, given those before it."""
         states = [narrowed(self.source_embedding(tokens[:, None], stream.encoder.filled)[:, 0])]
         is_first = stream.encoder.filled == 0
         window = self.config.window if self.config.encoder == "window" else None
@@ -466,10 +466,10 @@ class TransformerSource(ExitModel):
         read = self._mixed([state[:, None] for state in states])
         column = self._project(read, None, information)
         is_seen = tokens != PAD
-        # The end symbol is read but not seen; the only token of an empty source has to be.
+        # The end symbol is read but not visible, unless it is the only token (an empty source).
         if self.config.source_marker == "none" and not is_first:
             is_seen = is_seen & (tokens != END)
-        # The zero pair stands before the source, visible from the start: fairseq's `add_zero_attn`.
+        # The zero pair precedes the source and is always visible: fairseq's `add_zero_attn`.
         if self.config.source_marker == "add-zero" and is_first:
             zeros = tuple(map(torch.zeros_like, column.keys))
             stream = stream.grown(SourceCache(zeros, zeros, None), torch.ones_like(is_seen))
@@ -478,14 +478,14 @@ class TransformerSource(ExitModel):
     def _reread(
         self, state: TransformerState, source: Tensor, reads: Tensor | None, rows: Tensor | None
     ) -> TransformerState:
-        """Re-encode the source that rows have read unless the cache holds it, Eq. (4.16).
+        """Re-encode the source that rows have read unless the memory holds it, Eq. (4.16).
 
-        `reads` are those of `rows` (None: of all), the others have read what they had.
+        `reads` are those of `rows` (None: of all); those of other rows have not changed.
         """
         if reads is None and state.reads is None and state.memory is not None:
             return state
-        # Three cases: no limit now nor before; a stream's first memory; else the rows, and only
-        # those, that have read more than their part of the memory holds.
+        # Three cases: no limit now or before (above); a stream without a memory; otherwise only the
+        # rows whose reads have changed are re-encoded.
         whole = (source != PAD).sum(1)
         before = whole if state.reads is None else state.reads
         if reads is not None and rows is not None:
@@ -503,19 +503,19 @@ class TransformerSource(ExitModel):
 
 
 def _marked(source: Tensor, is_source: Tensor, marker: SourceMarker) -> tuple[Tensor, Tensor]:
-    """Return the tokens [B, S'] that are encoded and which of them may be seen [B, S']."""
+    """Return the tokens [B, S'] to encode, and a mask [B, S'] of those that are visible."""
     if marker == "begin":
         first = source.new_full((len(source), 1), BEGIN)
         return torch.cat([first, source], 1), pad(is_source, (1, 0), value=True)
     if marker == "none":
         is_word = source != END
-        is_word[:, :1] = True  # an empty source keeps its end symbol: attention needs something
+        is_word[:, :1] = True  # an empty source keeps its end symbol: attention needs one token
         return source, is_source & is_word
     return source, is_source
 
 
 def narrowed(features: Tensor) -> Tensor:
-    """Return `features` in autocast's type where that is on, so that no block has to convert."""
+    """Return `features` in autocast's type if autocast is on, so that no block has to convert."""
     # Embeddings come out in fp32 under autocast. Doubles stay: they are for exact comparisons.
     device = features.device.type
     if not torch.is_autocast_enabled(device) or features.dtype is torch.float64:

@@ -141,9 +141,12 @@ def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     exits, plain, data = str(home / "exits"), str(home / "plain"), str(home / "data")
     verified = ("--exit", "verified")
     for arguments, words in (
-        (("decode", exits, *verified, "--beam", "4"), "the beam is 4 wide"),
-        (("decode", exits, *verified, "--sample"), "what is drawn cannot be verified"),
-        (("decode", exits, *verified, "--coverage-penalty", "0.2"), "no `search.coverage_penalty`"),
+        (("decode", exits, *verified, "--beam", "4"), "the beam size is 4"),
+        (("decode", exits, *verified, "--sample"), "samples cannot be verified"),
+        (
+            ("decode", exits, *verified, "--coverage-penalty", "0.2"),
+            "do not support `search.coverage_penalty`",
+        ),
         (("decode", exits, *verified, "--ensemble", exits), "--ensemble"),
         (("decode", plain, *verified), "has one exit"),
         (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, not 3"),
@@ -188,7 +191,7 @@ def test_a_beam_leaves_verified_exits_out_and_says_why(
     options = ["--sentences", "2", "--only", "fixed", "--beam", "2", "--json", str(out)]
     assert main([*command, *options, "--device", "cpu"]) == 0
     shown = " ".join(capsys.readouterr().err.split())
-    assert "Verified exits are left out." in shown and "the beam is 2 wide" in shown
+    assert "Verified exits are left out." in shown and "the beam size is 2" in shown
     assert json.loads(out.read_text())["verified"] == []
 
 

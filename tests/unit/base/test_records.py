@@ -148,7 +148,7 @@ def test_nonsense_in_folders(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("lengths", "words"),
     [
-        ({"source": {"p99": 5}}, "`training_lengths.source`, the lengths must not fall"),
+        ({"source": {"p99": 5}}, "`training_lengths.source`, the lengths must not decrease"),
         ({"source": {"p1": -1}}, "`training_lengths.source.p1` must be at least 0"),
         ({"target": 3}, "`training_lengths.target` must be an object"),
         ([], "`training_lengths` must be an object or null"),

@@ -132,7 +132,7 @@ def test_halting_logits_read_what_they_name() -> None:
             assert torch.equal(result, model.halting_map(states[0]))
         elif halting == "geometric":
             assert torch.equal(result[:, 1:], model.halting_map(states[1]))
-    with pytest.raises(ConfigError, match="no network"):
+    with pytest.raises(ConfigError, match="no halting network"):
         model = tiny(exits="tied")
         model.halting_logits(batch, model.exit_features(batch, sites))
 
@@ -155,7 +155,7 @@ def test_sites_that_make_no_sense() -> None:
 @pytest.mark.parametrize(
     ("models", "halting", "halt", "message"),
     [
-        (1, "none", Thresholds("geometric", (0.5, 0.5)), "no network"),
+        (1, "none", Thresholds("geometric", (0.5, 0.5)), "no halting network"),
         (1, "geometric", Predicted("multinomial"), "by `geometric`"),
         (2, "none", FixedExit(1), "one model at a time"),
     ],

@@ -124,7 +124,7 @@ def test_positions_that_are_not_asked_keep_the_reads_before_them() -> None:
     )
     assert path_of(batch, sites).tolist() == [[2, 2, 2, 2, 4], [2, 2, 2, 2, 2]]
     falling = PredictionSites(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([3, 2]))
-    with pytest.raises(ValueError, match="never become fewer"):
+    with pytest.raises(ValueError, match="must not decrease along a path"):
         path_of(batch, falling)
     plan = PrefixPlan.make(torch.tensor([[1, 2, 2, 5], [2, 2, 2, 2]]))
     pairs = set(zip(plan.sentence.tolist(), plan.reads.tolist(), strict=True))

@@ -211,9 +211,9 @@ def test_refusals() -> None:
     for kind in ("int8", "auto"):
         with pytest.raises(ConfigError, match="is for CPUs"):
             check_precision(kind, torch.device("cuda"), None, print)
-        with pytest.raises(ConfigError, match="does not go with verified exits"):
+        with pytest.raises(ConfigError, match="does not support verified exits"):
             check_precision(kind, CPU, Verified(), print)
-        with pytest.raises(ConfigError, match="does not go with streams"):
+        with pytest.raises(ConfigError, match="does not support streams"):
             check_stream_precision(kind)
     for kind in ("fp32", "bf16"):
         check_precision(kind, torch.device("cuda"), None, print)
@@ -232,7 +232,7 @@ def test_from_the_command_line(
         errors = capsys.readouterr().err
         assert ("precision: " in errors) is (kind == "auto"), errors
     assert main([*common, "int8", "--stream", "--k", "1"]) == 2
-    assert "does not go with streams" in capsys.readouterr().err
+    assert "does not support streams" in capsys.readouterr().err
     translator = nmtgrid.load(model, precision="auto", device="cpu")
     assert translator.precision in translator.speedups and translator.speedups["fp32"] == 1.0
     assert all(ratio > 0 and math.isfinite(ratio) for ratio in translator.speedups.values())

@@ -83,8 +83,8 @@ def test_decode_with_prefixes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("prefixes", "options", "words"),
     [
         ("a\n", [], "prefix: there are prefixes for 1 line, but 2 lines are to be translated."),
-        ("a\n\nb\n", [], "Give one for each line of the input, an empty one where"),
-        ("a\n" + "b " * 1025 + "\n", [], "prefix of line 2 has 1,025 units, more than the 1,024"),
+        ("a\n\nb\n", [], "Give one for each line of the input, an empty one for"),
+        ("a\n" + "b " * 1025 + "\n", [], "prefix of line 2 has 1,025 units, but at most 1,024"),
         ("a\n\n", ["--stream", "--k", "1"], "prefix"),
         ("a\n\n", ["--forced", "--data", "data"], "`--prefix` has no effect with `--forced`"),
     ],

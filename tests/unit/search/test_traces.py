@@ -90,7 +90,7 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (_with(alignment=[["x"]]), "not a table"),
         (_with(source_end=0), "`source_end` must be true or false"),
         (_with(source_end=False), "not 2 x 2"),
-        (_with(exits=[1, 3], num_exits=2), "no number of blocks"),
+        (_with(exits=[1, 3], num_exits=2), "`num_exits` is less than"),
         (_with(exits=[1, 2], num_exits=2.0), "`num_exits` must be a whole number"),
         (_with(exits=[1, 1], num_exits=3, exit_scores=[[0.5, None]] * 2), "not a table"),
     ],

@@ -114,7 +114,7 @@ def test_objectives(before: str, after: str, problem: str, check_changed: Check)
     ("before", "after", "problem"),
     [
         ("(BiLSTM)", "", "must be called with"),
-        ("(BiLSTM)", "(zoo.Preset)", "which is no model"),
+        ("(BiLSTM)", "(zoo.Preset)", "which is not a model"),
         ('    architecture = "mine"', "    pass", "calls itself `bilstm`"),
         ('"mine"\n', '"mine"\n    def features(self, batch):\n        pass\n', "other parameters"),
         (
