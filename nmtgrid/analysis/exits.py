@@ -430,8 +430,8 @@ _TEXT = (
     "confidence and exit of a sentence are means over its tokens, and its source length is in "
     "units without the end symbol. r is Pearson's correlation. For verified exits (`decode --exit "
     "verified`) the traces contain the drafting exit for each draft that was accepted and the last "
-    "exit for other tokens: their averages show how many were accepted, not how many blocks ran: "
-    "`decode --json` and `adaptive-tune` count those. Their figure shows the share of tokens "
+    "exit for other tokens, so their averages show how many were accepted, not how many blocks "
+    "ran: `decode --json` and `adaptive-tune` count those. Their figure shows the share of tokens "
     "that are accepted drafts; traces do not tell how many drafts were rejected."
 )
 

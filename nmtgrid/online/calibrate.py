@@ -146,10 +146,10 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate the settings and return the results; offline settings are not candidates.
 
-`latency` returns the mean latency of a decoding, `seed` determines the random halves, and
-`on_progress` receives the stage ("ordering" or "testing") with the setting and the number of
-sentences of each batch; `language` is that of the target. Raises ConfigError if there are too few
-sentences for any candidate to pass.
+    `latency` returns the mean latency of a decoding, `seed` determines the random halves, and
+    `on_progress` receives the stage ("ordering" or "testing") with the setting and the number of
+    sentences of each batch; `language` is that of the target. Raises ConfigError if there are too
+    few sentences for any candidate to pass.
     """
     # Sentences without a source are in neither half: they have nothing to lose.
     first, second = halves([sentence for sentence in sentences if sentence.source], seed)

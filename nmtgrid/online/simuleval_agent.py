@@ -108,7 +108,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Run this Python file first, which defines a policy or an architecture.",
     )  # fmt: skip
     parser.add_argument(
-        "--finish-reading", action="store_true",
+        "--finish-reading",
+        action="store_true",
         help="Do not end a translation before the whole source is read.",
     )
     parser.add_argument(

@@ -191,7 +191,7 @@ def alignments_section(models: Sequence[ModelAlignments], options: AlignmentOpti
 
 def _text(models: Sequence[ModelAlignments], unit: str) -> str:
     text = (
-        "How much each model attends to each source "
+        "The weight that each model gives to each source "
         f"{unit} when it writes a target {unit}. Entropy (Eq. 3.24) is in nats per target {unit}: "
         "the lower, the sharper. Coverage (Eq. 3.25) is the share of a source "
         f"{unit} that is aligned to, at most 1 each, averaged over the corpus: at 1 nothing is "

@@ -144,6 +144,8 @@ _LINK = 0.62
 
 @dataclasses.dataclass(frozen=True)
 class PathGrid:
+    """One translation: units or words of both sides, and the delay of each target one.
+
     `links` (source, target) or `shares` [T, S] are drawn under the path; `style` is the index of
     the colour, that of the grid in its row unless given.
     """

@@ -474,7 +474,10 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
         ("Other", r"own\.py:\d+: `Other` is not a reading policy: it must be a subclass"),
         (f"{own}:Other", "Write `class Other\\(Policy\\)`"),
-        ("Bare", r"own\.py:\d+: the .* `Bare` is not a dataclass: `margin`, `floor` would be ignored"),
+        (
+            "Bare",
+            r"own\.py:\d+: the .* `Bare` is not a dataclass: `margin`, `floor` would be ignored",
+        ),
         ("Bare margin=0.3", r"Write `@dataclasses.dataclass\(frozen=True\)` above `class Bare`"),
         ("Derived", "`Bare` is not a dataclass: `margin`, `floor` would be ignored"),
         ("Mute", "has no method `decide`"),
