@@ -38,7 +38,7 @@ def whole_source_counts(average: Latency) -> tuple[int, int]:
 
 
 def reads_whole_source(setting: Setting, late: int, written: int) -> bool:
-    """Return whether a policy reads the whole source first: in `late` of `written` sentences.
+    """Return whether a policy reads the whole source first in most sentences, `late` of `written`.
 
     False for wait-k, the oracle and settings that are meant to translate offline, where it is
     expected.

@@ -1,4 +1,4 @@
-"""Published curves of BLEU against latency, to plot next to one's own.
+"""Published curves of BLEU against latency, to plot next to your own.
 
 Test sets with greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where stated; AL
 with the length of the hypothesis, in source tokens: BPE units, or words for corpora without BPE.

@@ -137,7 +137,7 @@ def _names_in_file(file: ConfigFile, request: Request) -> dict[str, str]:
     typed = {text.split("=")[0].strip() for text in request.changes}
     typed |= {name for name, value in request.flags.items() if value is not None}
     names = {name: name for name in dotted(file.settings) if name not in typed}
-    # Settings that have options stand above the tables.
+    # Settings that have options are written above the tables.
     above = {f"training.{name}": name for name in file.settings if name in file.known}
     names |= {name: key for name, key in above.items() if name not in typed}
     # Messages name the chosen architecture or preset, not the option.
@@ -344,7 +344,7 @@ def _settings_in_file(
     for name in tables.keys() & _OPTION.keys():
         del tables[name]
         faults.append(f"`{name}`: there is no such setting. Did you mean `{_OPTION[name]}`?")
-    # Settings that have options stand above the tables.
+    # Settings that have options are written above the tables.
     above = {
         f"training.{name}": tables.pop(name)
         for name in list(tables)
@@ -665,7 +665,7 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
 def check_tie(settings: RunSettings, dataset: Dataset) -> None:
     """Raise ConfigError if both languages share one matrix but not one vocabulary.
 
-    Also if the architecture cannot read the dataset's sources (text or pictures).
+    Also raises it if the architecture cannot read the dataset's sources (text or pictures).
     """
     arch, architectures = settings.arch, zoo.architectures()
     of_pictures = dataset.pictures is not None

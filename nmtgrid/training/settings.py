@@ -265,8 +265,8 @@ class TrainingSettings(CheckedSettings):
     """Validations without improvement, by `best_by`, before training stops early. 0: off."""
     best_by: BestBy = "loss"
     """Criterion for the best weights: the validation loss (some objectives have a criterion of
-    their own), BLEU, or for captions CIDEr-D of greedy translations. When a model overfits, its
-    loss rises long before its translations become worse."""
+    their own), or BLEU or (captions only) CIDEr-D of greedy translations. When a model overfits,
+    its loss rises long before its translations become worse."""
     validate_updates: Annotated[int, FROM_0] = 0
     """Updates between validations. 0: off."""
     validate_minutes: Annotated[float, FROM_0] = 0.0
@@ -275,8 +275,8 @@ class TrainingSettings(CheckedSettings):
     """Epochs between validations. 0: off."""
     validate_share: Annotated[float, BELOW_1] = 0.2
     """Share of the run between validations during the first epoch, so that a run shorter than an
-    epoch is validated too; only if validation is scheduled only by epochs, without `patience` and
-    without the schedule `plateau`. 0: such a run is validated only at its end."""
+    epoch is validated too. It applies if validation is scheduled by epochs only, without `patience`
+    and without the schedule `plateau`. 0: such a run is validated only at its end."""
     validate_bleu: bool = True
     """Whether validation also translates and computes BLEU (captions: and CIDEr-D)."""
     validate_sentences: Annotated[int, FROM_0] = 1000
