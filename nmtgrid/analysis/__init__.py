@@ -1,1 +1,1 @@
-"""Analyses of translations and models: each returns text, tables, pictures and JSON."""
+"""Analyses of translations and models: each returns text, tables, figures and JSON."""

@@ -1,7 +1,7 @@
 """Activations along trained networks: their mean and deviation at each point (appendix A).
 
-`profile` measures a model; `activations_section` lays the models side by side, for `nmtgrid analyze
-activations` and the report.
+`profile` measures a model; `activations_section` shows the models side by side, for `nmtgrid
+analyze activations` and the report.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Activations:
 
     @property
     def layer(self) -> int | None:
-        """The layer that the point lies in or after, if it has a number; 0 is before the first."""
+        """The number of the layer in or after which the point is, if any; 0 is before the first."""
         number = self.point.split(".")[1:2]
         return int(number[0]) if number and number[0].isdigit() else None
 
@@ -63,7 +63,7 @@ class Activations:
 def select_points(
     model: TranslationModel, patterns: Sequence[str], name: str
 ) -> Mapping[str, ProbePoint]:
-    """Return the model's points, or those and the parts that `patterns` name. See `profile`."""
+    """Return the model's points, or only the points and parts that `patterns` match."""
     points = model.points()
     if not patterns:
         if not points:
@@ -117,7 +117,7 @@ class _Sums:
 
     def activations(self, point: str, kind: str) -> Activations:
         mean = self.sum / self.values
-        # Rounding may leave a little less than nothing of what is all alike.
+        # Rounding may make the variance of equal numbers slightly negative.
         deviation = max(0.0, self.squares / self.values - mean**2) ** 0.5
         return Activations(
             point, kind, self.size, self.values, mean, deviation, self.least, self.most
@@ -140,9 +140,9 @@ class Profile:
         return list(dict.fromkeys(point.part for point in self.points))
 
     def along(self, part: str, kind: str = "state") -> list[tuple[float, Activations]]:
-        """Return the points of a part and where they lie, in layers.
+        """Return the points of a part with their positions, in layers.
 
-        Several changes of one layer lie evenly between it and the layer before.
+        Several changes of one layer are spaced evenly between it and the layer before.
         """
         layers: dict[int, list[Activations]] = {}
         for point in self.points:
@@ -174,7 +174,7 @@ def profile(
     indices = [int(index) for index in filled[:sentences]]
     if not indices:
         raise ConfigError("No pair of the split has text on both sides.", "Give another split.")
-    # Hooks, so that no architecture has to know of it.
+    # Hooks, so that architectures need no code for this.
     sums = {point: _Sums() for point in points}
 
     def add(point: str, values: Any) -> None:
@@ -199,14 +199,14 @@ def profile(
     return Profile(name, model.architecture, len(indices), source_tokens, target_tokens, measured)
 
 
-# Models whose activations differ more than so in size have scales of their own.
+# Models have separate scales if their activations differ in size by more than this factor.
 _UNLIKE = 6.0
 
 
 def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
-    """Draw means and deviations of all models, three abreast, on one scale, into `path`."""
+    """Draw means and deviations of all models, three in a row, on one scale, into `path`."""
     spans = [high - low for low, high in map(_span, profiles)]
-    # One scale compares models; but of unlike sizes it would hide the smaller.
+    # One scale makes models comparable, but would hide activations that are much smaller.
     is_shared = max(spans) <= _UNLIKE * min(spans)
     names = [profile.system for profile in profiles]
     with new_diagrams(
@@ -231,8 +231,8 @@ _Singles = list[tuple[float, Activations]]
 def _axis(profile: Profile) -> tuple[dict[str, tuple[float, int]], _Singles, dict[float, str]]:
     """Return positions along a network, in layers from the left.
 
-    That is where parts of several layers begin, and how many there are; the points of the other
-    parts; and the labels.
+    They are the starts of parts with several layers, and the numbers of these; the points of the
+    other parts; and the labels.
     """
     lines: dict[str, tuple[float, int]] = {}
     singles: _Singles = []
@@ -241,7 +241,7 @@ def _axis(profile: Profile) -> tuple[dict[str, tuple[float, int]], _Singles, dic
         part: [point for point in profile.points if point.part == part] for part in profile.parts
     }
     depths = {part: max(p.layer or 0 for p in points) for part, points in by_part.items()}
-    # Single points and parts stand as far apart as their names need.
+    # Single points and parts are as far apart as their names need.
     step = max(1.0, sum(depths.values()) / 10)
     end = 0.0
     for part, points in by_part.items():
@@ -261,7 +261,7 @@ def _axis(profile: Profile) -> tuple[dict[str, tuple[float, int]], _Singles, dic
 
 
 def _span(profile: Profile) -> tuple[float, float]:
-    """Return the ends of the scale: all bands and whiskers, and a little air."""
+    """Return the ends of the scale: all bands and whiskers, and a small margin."""
     shown = [point for point in profile.points if point.kind != "inside"]
     shown += [point for _, point in _axis(profile)[1]]
     low = min(point.mean - point.deviation for point in shown)
@@ -309,7 +309,7 @@ def _draw_band(
 
 
 def draw_depths(profiles: Sequence[Profile], path: Path) -> None:
-    """Draw means and deviations of the states against depth, a line a model, into `path`."""
+    """Draw means and deviations of the states against depth, one line per model, into `path`."""
     panels = []
     for part in dict.fromkeys(part for profile in profiles for part in profile.parts):
         for field, title in (("mean", "mean"), ("deviation", "standard deviation")):
@@ -326,7 +326,7 @@ def draw_depths(profiles: Sequence[Profile], path: Path) -> None:
             ]
             panel = Panel(
                 f"{part}: {title}",
-                "layer (0: what enters the first)",
+                "layer (0: input of the first)",
                 f"{title} of the activations",
                 lines,
                 least=0.0 if field == "deviation" else None,
@@ -338,27 +338,27 @@ def draw_depths(profiles: Sequence[Profile], path: Path) -> None:
 
 
 _TEXT = (
-    "Trained models are given {sentences} pairs of the split {split}, one at a time and teacher "
-    "forced, without dropout. At each point of a network the mean and the standard deviation "
-    "(population) are taken over all its features at all positions of all sentences (cells of the "
-    "grid, where there is one), in double precision. A state is what a layer passes on, a change "
-    "what a layer computes before its skip connection takes it in: a state is h_n and a change H_n "
+    "Trained models read {sentences} pairs of the split {split}, one at a time, with teacher "
+    "forcing and without dropout. At each point of a network the mean and the standard deviation "
+    "(population) are computed over all its features at all positions of all sentences (cells of "
+    "the grid, if there is one), in double precision. A state is what a layer passes on, a change "
+    "what a layer computes before its skip connection: a state is h_n and a change H_n "
     "= F_n(h_n-1); with dense connections a state is all features that the next layer reads. "
-    "Batches do not matter here: appendix A averages the means and deviations of batches."
+    "Batches do not matter here, whereas appendix A averages the means and deviations of batches."
 )
 
 
 def activations_section(profiles: Sequence[Profile], split: str) -> Section:
-    """Return the activations of all models: pictures, a table of their states, all points."""
+    """Return the activations of all models: figures, a table of their states, all points."""
     pictures = [
         Picture(
             "activations",
             "Activations at each point of the networks: means (lines, dots) and one standard "
             "deviation to either side (bands, whiskers) of what layers pass on, in colour, and of "
-            "what they compute before the skip connection takes it in, in grey. Layer 0 is what "
-            "enters the first layer. Of a grid, target and source are the embeddings, network is "
-            "what the network yields (accumulated, where the skip connection does so), pooled its "
-            "aggregate over the source, and mapped what the classifier reads.",
+            "what they compute before the skip connection, in grey. Layer 0 is the input of the "
+            "first layer. For a grid, target and source are the embeddings, network is the output "
+            "of the network (accumulated, if the skip connection does so), pooled its aggregate "
+            "over the source, and mapped the input of the classifier.",
             lambda path: draw_profiles(profiles, path),
         )
     ]
@@ -391,7 +391,7 @@ def activations_section(profiles: Sequence[Profile], split: str) -> Section:
 
 
 def _tables(profiles: Sequence[Profile]) -> list[Table]:
-    """Return tables of states and of changes for models of each architecture, a column a model.
+    """Return tables of states and of changes for each architecture, one column per model.
 
     If only other points were requested, one table has all of them.
     """
@@ -400,7 +400,7 @@ def _tables(profiles: Sequence[Profile]) -> list[Table]:
         "change": "what they compute before the skip connections",
     }
     if all(point.kind == "inside" for profile in profiles for point in profile.points):
-        kinds = {"inside": "at the points asked for"}
+        kinds = {"inside": "at the requested points"}
     tables = []
     for architecture in dict.fromkeys(profile.architecture for profile in profiles):
         alike = [profile for profile in profiles if profile.architecture == architecture]
@@ -414,7 +414,7 @@ def _rows(profiles: Sequence[Profile], kind: str) -> list[list[str | None]]:
     columns = [{p.point: p for p in profile.points if p.kind == kind} for profile in profiles]
     points = {name: point for column in columns for name, point in column.items()}
     order = list(dict.fromkeys(part for profile in profiles for part in profile.parts))
-    # Sorting is stable: what has no number of a layer stays as it was.
+    # Sorting is stable: points without a layer number keep their order.
     names = sorted(
         points, key=lambda name: (order.index(points[name].part), points[name].layer or 0)
     )

@@ -39,8 +39,8 @@ Floats = NDArray[numpy.float64]
 Counts = NDArray[numpy.int64]
 
 BEGINNING, NEAR_END = 0.1, 0.9
-"""Relative positions before and after which are the beginning and the end of a hypothesis."""
-# Quotients, not sums of tenths: 0.3 must be the border that a confidence of 3 / 10 meets.
+"""Relative positions: the beginning of a hypothesis is before the first, the end after the last."""
+# Quotients, not sums of tenths: a confidence of 3 / 10 must equal the edge 0.3.
 _CONFIDENCE_EDGES = [tenth / 10 for tenth in range(11)]
 _ADVICE = (
     "Run `nmtgrid decode MODEL --exit NAME|N|auto --traces FILE` with a model that has exits "
@@ -52,9 +52,9 @@ _ADVICE = (
 class ExitTraces:
     """The exits of one system, token by token [K] and sentence by sentence [L].
 
-    `positions` are relative: 0 for the first token of a hypothesis and 1 for its end symbol, NaN
-    where there is nothing but the end symbol. Confidence is the probability that the model gave
-    the token, of a sentence the mean of its tokens'. Source lengths are in units, without the end
+    `positions` are relative: 0 for the first token of a hypothesis and 1 for its end symbol, NaN if
+    there is nothing but the end symbol. Confidence is the probability that the model gave the
+    token, for a sentence the mean over its tokens. Source lengths are in units, without the end
     symbol. `examples` are the traces of the requested lines. `accepted_drafts` is the share of
     tokens that were drafts and accepted, None without verified exits.
     """
@@ -102,7 +102,7 @@ def read_exits(
 ) -> list[ExitTraces]:
     """Return the exits of all systems; examples are `lines` (from 1), or the first `count`.
 
-    `warn` is called for traces of another source than that of the first, and of verified exits.
+    `warn` is called for traces with another source than the first, and with verified exits.
     Raises InputError for files of different lengths, without exits, or without such a line.
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
@@ -162,7 +162,7 @@ def exits_of_traces(
         num_exits,
         numpy.concatenate(exits),
         numpy.concatenate(confidence),
-        # The end symbol alone is neither first nor last.
+        # An end symbol without other tokens is neither first nor last.
         numpy.concatenate(
             [numpy.arange(n) / (n - 1) if n > 1 else [math.nan] for n in map(len, exits)]
         ),
@@ -180,7 +180,7 @@ def _accepted_drafts(traces: Sequence[Trace], num_exits: int) -> float | None:
     verified = [trace for trace in traces if trace.verified]
     if not verified:
         return None
-    # Not of the drafts: traces have those alone that were accepted, at an exit before the last.
+    # Not a share of the drafts: traces only have those accepted at an exit before the last.
     accepted = sum(
         exit < (trace.num_exits or num_exits) for trace in verified for exit in trace.exits or ()
     )
@@ -188,7 +188,7 @@ def _accepted_drafts(traces: Sequence[Trace], num_exits: int) -> float | None:
 
 
 def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
-    """Return the tokens of a hypothesis, the end symbol's last, with exits and confidence."""
+    """Return the tokens of a hypothesis, the end symbol last, with exits and confidence."""
     assert trace.exits is not None
     confidence = [math.exp(value) for value in trace.log_probabilities]
     return list(zip([*trace.target, "</s>"], trace.exits, confidence, strict=True))
@@ -198,8 +198,8 @@ def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
 class Histogram:
     """Numbers of tokens or sentences in each cell: `counts` [rows, columns], lowest first.
 
-    Row r holds exits around `rows[r]`, and column c what lies from `edges[c]` up to `edges[c + 1]`,
-    that itself excluded but in the last.
+    Row r contains exits around `rows[r]`, and column c values from `edges[c]` to below `edges[c +
+    1]`, or up to it in the last column.
     """
 
     system: str
@@ -213,7 +213,7 @@ class Histogram:
 
 
 def length_edges(systems: Iterable[ExitTraces]) -> list[float]:
-    """Return borders of at most 10 classes of source lengths, as wide as each other."""
+    """Return the edges of at most 10 equally wide classes of source lengths."""
     longest = max(int(system.source_lengths.max()) for system in systems)
     widths = (base * 10**power for power in range(7) for base in (1, 2, 5))
     width = next(width for width in widths if longest < 10 * width)
@@ -225,8 +225,8 @@ def joint_histograms(
 ) -> dict[str, Histogram]:
     """Return the histograms of exits by confidence and source length, by their names in the JSON.
 
-    That is figures 5.12, 5.13b and 5.13a; `step` is between rows of sentences, whose mean exits are
-    rarely whole, and `edges` are the borders of lengths.
+    They are figures 5.12, 5.13b and 5.13a; `step` is the distance between rows of sentences, whose
+    mean exits are rarely whole, and `edges` are those of the lengths.
     """
     exits, edges_of_confidence = system.sentence_exits, _CONFIDENCE_EDGES
     return {
@@ -249,9 +249,9 @@ def _histogram(
     edges: Sequence[float],
     step: float,
 ) -> Histogram:
-    """Return the joint histogram; exits go to the nearest row, the higher one of two."""
+    """Return the joint histogram; exits count in the nearest row, on ties in the higher one."""
     rows = [1 + step * row for row in range(round((system.num_exits - 1) / step) + 1)]
-    # A hair's breadth, so that a mean such as 2.5 goes up whatever its last digit.
+    # A tiny offset, so that a mean such as 2.5 is rounded up whatever its last digit.
     row = numpy.floor((exits - 1) / step + 0.5 + 1e-9)
     bins = numpy.arange(len(rows) + 1), numpy.asarray(edges)
     # Rounding may leave a confidence above 1.
@@ -260,28 +260,28 @@ def _histogram(
 
 
 def correlation(first: Floats | Counts, second: Floats | Counts) -> float | None:
-    """Return Pearson's correlation; None where one of the two never changes."""
-    # Of exits that never change the correlation is 0/0.
+    """Return Pearson's correlation; None if one of the two is constant."""
+    # For constant exits the correlation is 0/0.
     if len(first) < 2 or numpy.ptp(first) < 1e-12 or numpy.ptp(second) < 1e-12:
         return None
     return float(numpy.corrcoef(first, second)[0, 1])
 
 
-# Inches of the examples' page, and of what stays free at its sides.
+# Inches: the examples' page, and its side margins.
 _PAGE, _EDGE = 7.6, 0.15
-# Points: tokens, and the source and the reference.
+# Font sizes in points: tokens, and the source and the reference.
 _TOKEN, _BELOW = 9.5, 8.0
-# Inches: a row of tokens with their numbers, a line of text, between sentences, and tokens.
+# Inches: a row of tokens with their numbers, a line of text; gaps of sentences, and of tokens.
 _ROW, _LINE, _BETWEEN, _SPACE = 0.58, 0.17, 0.22, 0.09
 
 
 def draw_examples(
     systems: Sequence[ExitTraces], references: Sequence[str] | None, path: Path
 ) -> None:
-    """Draw the examples of all systems into `path`, those of one line under each other."""
+    """Draw the examples of all systems into `path`, those of one line below each other."""
     with new_picture(path, _PAGE, 1.0) as figure:
         # Tokens run on like text, for which matplotlib has no layout: coordinates are inches, and
-        # the page grows with what stands on it.
+        # the page grows with its content.
         figure.set_layout_engine("none")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
@@ -309,7 +309,7 @@ def draw_examples(
 def _write_tokens(axes: Axes, trace: Trace, name: str, top: float) -> float:
     """Write a hypothesis and its name, from `top` on; return where it ends.
 
-    Each token's exit stands above it, and its confidence below.
+    Each token's exit is above it, and its confidence below.
     """
     if name:
         axes.text(_EDGE, top, shortened(name, 70), fontsize=_BELOW, weight="bold", va="top")
@@ -331,12 +331,12 @@ def _write_tokens(axes: Axes, trace: Trace, name: str, top: float) -> float:
     return top + _ROW
 
 
-# Letters in cells; they stay as they are whatever the paper's colour.
+# Colours of letters in cells, whatever the background of the page.
 _DARK, _LIGHT = "#08306b", "#fefefe"
 
 
 def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
-    """Draw the exits at the beginning and near the end of hypotheses, a diagram a system."""
+    """Draw the exits at the beginning and near the end of hypotheses, one diagram per system."""
     most = max(system.num_exits for system in systems)
     # The titles of verified exits are longer.
     least = 2.5 if all(system.accepted_drafts is None for system in systems) else 3.0
@@ -375,7 +375,7 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
 def draw_histograms(
     histograms: Sequence[Histogram], path: Path, *, title: str, labels: tuple[str, str]
 ) -> None:
-    """Draw joint histograms, a system each, in percent; `title` begins with what is counted."""
+    """Draw a joint histogram per system, in percent; `title` begins with what is counted."""
     x_label, y_label = labels
     rows = max(map(_used_rows, histograms))
     size = 0.36 * (len(histograms[0].edges) - 1) + 0.7, 0.26 * rows + 1.0
@@ -394,7 +394,7 @@ def draw_histograms(
 
 
 def _used_rows(histogram: Histogram) -> int:
-    """Return how many rows to show: all whole exits, of finer rows those up to the last used."""
+    """Return the number of rows to show: all whole exits, or finer rows up to the last used."""
     if len(histogram.rows) < 2 or histogram.rows[1] - histogram.rows[0] >= 1:
         return len(histogram.rows)
     return max(4, 1 + int(numpy.flatnonzero(histogram.counts.sum(1))[-1]))
@@ -403,7 +403,7 @@ def _used_rows(histogram: Histogram) -> int:
 def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
     counts, edges = histogram.counts, histogram.edges
     shares = counts / max(int(counts.sum()), 1)
-    # By the square root: most cells hold few, and would all be white.
+    # By the square root: most cells contain few, and would all be white.
     shown = numpy.ma.masked_where(counts == 0, numpy.sqrt(shares / max(greatest, 1e-9)))
     axes.imshow(shown, cmap="Blues", vmin=0.0, vmax=1.15, origin="lower", aspect="auto")
     for row, column in numpy.argwhere(counts).tolist():
@@ -425,15 +425,14 @@ def _draw_cells(axes: Axes, histogram: Histogram, greatest: float) -> None:
 _TEXT = (
     "A decoder with exits may predict each token from an earlier block than its last. The end "
     "symbol is a token with an exit here. The relative position of a token is 0 for the first of a "
-    "hypothesis and 1 for its end symbol; the beginning is what lies before 0.1, the end what lies "
-    "after 0.9, the end symbol included. Confidence is the probability that the model gave the "
-    "token at its exit; a sentence's is the mean of its tokens', its exit the mean of their exits, "
-    "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
-    "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "
-    "that was accepted and the last exit for other tokens, so that their averages show how many "
-    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those. "
-    "Their picture names the share of tokens that are accepted drafts; how many drafts were "
-    "rejected, traces do not tell."
+    "hypothesis and 1 for its end symbol; the beginning is before 0.1, the end after 0.9, with the "
+    "end symbol. Confidence is the probability that the model gave the token at its exit; "
+    "confidence and exit of a sentence are means over its tokens, and its source length is in "
+    "units without the end symbol. r is Pearson's correlation. For verified exits (`decode --exit "
+    "verified`) the traces contain the drafting exit for each draft that was accepted and the last "
+    "exit for other tokens, so their averages show how many were accepted, not how many blocks "
+    "ran: `decode --json` and `adaptive-tune` count those. Their figure shows the share of tokens "
+    "that are accepted drafts; traces do not tell how many drafts were rejected."
 )
 
 
@@ -444,7 +443,7 @@ def exits_section(
     # Mean exits are rarely whole; those chosen by sentence always are.
     step = 1.0 if all(system.is_by_sentence for system in systems) else 0.5
     edges, blocks = length_edges(systems), max(system.num_exits for system in systems)
-    # One scale for all, also for those that left before its end.
+    # One scale for all, even for systems that never reach its end.
     systems = [dataclasses.replace(system, num_exits=blocks) for system in systems]
     joint = [joint_histograms(system, step, edges) for system in systems]
     rows = [_values(*pair, references) for pair in zip(systems, joint, strict=True)]
@@ -532,7 +531,7 @@ def _pictures(
 
     def histograms(name: str, title: str, cells: str, x_label: str) -> Picture:
         is_of_tokens = cells.startswith("tokens")
-        of_all = "tokens, the end symbols counted" if is_of_tokens else "sentences"
+        of_all = "tokens, including end symbols" if is_of_tokens else "sentences"
         caption = f"{title}, in percent of all {of_all}; colours grow with the square root."
         chosen = [of_system[cells] for of_system in joint]
         labels = x_label, "exit (block)" if is_of_tokens else what
@@ -546,7 +545,7 @@ def _pictures(
         Picture(
             "exits-places",
             "Exits at the beginning of the hypotheses (relative position below 0.1, filled) and "
-            "near their end (above 0.9, the end symbol counted, outlined), in percent of those "
+            "near their end (above 0.9, including the end symbol, outlined), in percent of those "
             "tokens.",
             lambda path: draw_positions(systems, path),
         ),
@@ -568,7 +567,7 @@ def _pictures(
             Picture(
                 "exits-examples",
                 "Hypotheses with the exit of each token above it (blue) and its confidence below "
-                "it (grey); </s> is the end symbol. Under each stands its source"
+                "it (grey); </s> is the end symbol. Below each is its source"
                 + (" (units)." if references is None else " (units) and the reference."),
                 lambda path: draw_examples(systems, references, path),
             )

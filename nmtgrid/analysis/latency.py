@@ -51,24 +51,24 @@ _ADVICE = "Name the file, or the folder, that `nmtgrid online-eval --out DIR` wr
 
 @dataclasses.dataclass(frozen=True)
 class OnlineResult:
-    """One system along one setting: tokenised BLEU (percent), latency by unit and convention."""
+    """One system with one setting: tokenised BLEU (percent), latency by unit and convention."""
 
     system: str
     setting: Setting
     bleu: float
     latencies: Mapping[tuple[Unit, Convention], Mapping[str, float]]
     evaluation: Evaluation
-    """What was translated, and how its text was made."""
+    """What was translated, and how its text was processed."""
     corpus: str
     split: str
     model: str
-    """The model's folder, where the system is called after it."""
+    """The model's folder, if the system is named after it."""
     seconds_per_token: float | None
-    """Seconds of work, if measured."""
+    """Computation time, if measured."""
     average_exit: float | None
     """Blocks per token, with early exits."""
     erasure: float | None
-    """Normalised erasure, of policies that take tokens back."""
+    """Normalised erasure, for policies that revise their output."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return a metric of `metrics.latency.METRICS` or `length_ratio`; NaN if undefined."""
@@ -110,10 +110,10 @@ class _Row(Record, rename={"oracle": "lambda"}):
     erasure: NonNegative | None = None
 
     def result(self, evaluation: Evaluation, corpus: str, split: str, model: str) -> OnlineResult:
-        """Return the row with the parameter. Raises ValueError where it lacks that."""
+        """Return the row with the parameter. Raises ValueError if that is missing."""
         value = self.value
         if not self.parameter:
-            # Results of version 0.1.0 have the parameter's own key alone.
+            # Results of version 0.1.0 have only the parameter's own key.
             old = {"wait-k": self.k, "threshold": self.threshold, "oracle": self.oracle}
             value = old.get(self.policy, value)
         # JSON has no infinity: a k of None is the whole source.
@@ -124,7 +124,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
             (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}
             for row in self.latencies
         }
-        # With the time of work, of `online-eval --clock`: of words, as SimulEval counts them.
+        # With the computation time of `online-eval --clock`: of words, as SimulEval counts them.
         aware = self.computation_aware or {}
         latencies.setdefault(("word", "simuleval"), {}).update(
             {name: aware.get(name.removeprefix(AWARE)) for name in TITLES if AWARE in name}
@@ -148,16 +148,16 @@ class _Row(Record, rename={"oracle": "lambda"}):
 
 
 AREA_METRICS = ("al", "dal")
-"""The metrics of latency that areas are taken over."""
+"""The latency metrics over which areas are computed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CurveArea:
-    """The area of a curve of a system to wait-k's, over a metric of latency, as in the file.
+    """The area between a system's curve and wait-k's, over a latency metric, as in the file.
 
-    `baseline` is the system whose wait-k it is compared with, empty for the same system; `samples`
-    and `seed` are the bootstrap's. The numbers are those of `metrics.areas.Area`, None where the
-    curves have no common range.
+    `baseline` is the system whose wait-k is the reference, empty for the same system; `samples` and
+    `seed` are the bootstrap's. The numbers are those of `metrics.areas.Area`, None if the curves
+    have no common range.
     """
 
     system: str
@@ -196,7 +196,7 @@ class _Results(Record):
     areas: tuple[CurveArea, ...] = ()
 
     def results(self) -> list[OnlineResult]:
-        """Return the settings. Raises ValueError where one lacks its parameter."""
+        """Return the settings. Raises ValueError if one lacks its parameter."""
         evaluation = Evaluation(self.languages, self.sentences, self.lowercase, self.subwords)
         corpus = ""
         if self.data is not None and self.split is not None:
@@ -217,8 +217,8 @@ def read_online_results(
 ) -> tuple[list[OnlineResult], list[CurveArea]]:
     """Return the results in a file or folder, and the areas; `name` renames the only system.
 
-    Early versions computed no areas. Raises InputError for what is no result of an online
-    evaluation, StorageError for no file.
+    Early versions computed no areas. Raises InputError if it is not the result of an online
+    evaluation, StorageError if there is no file.
     """
     results, areas = read_result_file(
         path, _parse, content="results of an online evaluation", advice=_ADVICE
@@ -246,7 +246,7 @@ def _parse(values: Any) -> tuple[list[OnlineResult], list[CurveArea]]:
 def latency_curves(
     results: Sequence[OnlineResult], metric: str, unit: Unit, convention: Convention
 ) -> tuple[list[TradeoffCurve], list[Level]]:
-    """Return a curve for each system and policy, by rising latency, and levels for what is offline.
+    """Return a curve by rising latency for each system and policy, and levels for offline BLEU.
 
     With one system its name is left out.
     """
@@ -266,7 +266,7 @@ def latency_curves(
             name = group[0].setting.curve_label
             # Undefined where everything is read before the first write, as YAAL is.
             group = [r for r in group if math.isfinite(r.latency(metric, unit, convention))]
-            # Along the axis: the line must not turn back where a larger k lags less.
+            # Along the axis: the line must not turn back if a larger k lags less.
             ordered = sorted(group, key=lambda result: result.latency(metric, unit, convention))
             points = [
                 CurvePoint(
@@ -285,7 +285,7 @@ def latency_curves(
 
 
 def reference_curves(name: str) -> list[TradeoffCurve]:
-    """Return the published curves called `name`. Raises ConfigError for another one."""
+    """Return the published curves called `name`. Raises ConfigError for an unknown name."""
     return [
         TradeoffCurve(
             curve.title,
@@ -304,7 +304,7 @@ def reference_curves(name: str) -> list[TradeoffCurve]:
 
 
 AWARE = "ca-"
-"""Computation-aware metrics begin so."""
+"""Prefix of computation-aware metrics."""
 TITLES = {
     "al": "average lagging AL", "ap": "average proportion AP",
     "dal": "differentiable average lagging DAL", "laal": "length-adaptive average lagging LAAL",
@@ -328,7 +328,7 @@ def latency_section(
 ) -> Section:
     """Return the table of all settings, the curves against `metric`, and areas to wait-k's.
 
-    `published_as` names curves of the literature to lay beneath. Raises ConfigError for another,
+    `published_as` names published curves to draw behind. Raises ConfigError for an unknown name,
     and for two systems with the same name, whose points would be joined to one curve. Only the
     areas of this unit and convention are shown.
     """
@@ -337,7 +337,7 @@ def latency_section(
     _check_metric(results, metric, unit, convention)
     _check_sentences(results)
     _check_names(results, metric, unit, convention)
-    # Equal results of one setting, as of two evaluations that both have k = 1, are shown once.
+    # Equal results of one setting, as in two evaluations with k = 1, are shown once.
     results = [*{(result.system, result.setting): result for result in results}.values()]
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
@@ -379,7 +379,7 @@ def latency_section(
 def _check_metric(
     results: Sequence[OnlineResult], metric: str, unit: Unit, convention: Convention
 ) -> None:
-    """Raise ConfigError where no setting has such a latency."""
+    """Raise ConfigError if no setting has such a latency."""
     if any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
         return
     if metric.startswith(AWARE):
@@ -397,7 +397,7 @@ def _check_metric(
 def _check_sentences(results: Sequence[OnlineResult]) -> None:
     """Raise ConfigError for evaluations of different languages, splits or numbers of sentences."""
     of_all = [result.evaluation for result in results]
-    # Results of earlier versions lack some: what is not known contradicts nothing.
+    # Results of earlier versions lack some: unknown values are compatible with all.
     pairs = {"-".join(each.languages) for each in of_all if each.languages is not None}
     counts = {each.sentences for each in of_all if each.sentences is not None}
     splits = {f"`{result.split}`" for result in results if result.split}
@@ -441,7 +441,7 @@ def _check_names(
 def _settings_table(
     results: Sequence[OnlineResult], unit: Unit, convention: Convention, with_time: bool
 ) -> tuple[list[dict[str, Any]], Table]:
-    """Return the rows of the file and the table; `with_time` has computation-aware metrics."""
+    """Return the rows of the file and the table; `with_time` adds computation-aware metrics."""
     names = (*METRICS, *(name for name in TITLES if with_time and name.startswith(AWARE)))
     revises = any(result.erasure is not None for result in results)
     rows = []

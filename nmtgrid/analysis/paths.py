@@ -28,7 +28,7 @@ from nmtgrid.metrics.latency import sentence_latency, token_delays, word_delays
 from nmtgrid.search.traces import Trace, read_traces
 
 Unit = Literal["token", "word"]
-"""Subword units, or the tokenised words that they make: traces do not have raw ones."""
+"""Subword units, or the tokenised words that they form: traces do not have raw words."""
 Words = list[list[str]]
 
 
@@ -36,7 +36,7 @@ Words = list[list[str]]
 class WrittenPath:
     """A line's units on both sides, and the number of source units read for each target unit.
 
-    `links` are of units, `shares` [T, S] what the model looked at; None where not known.
+    `links` are of units, `shares` [T, S] are the model's alignment; None if not known.
     """
 
     line: int
@@ -64,9 +64,9 @@ class SystemPaths:
     lagging: NDArray[numpy.float64]
 
     def numbers(self, line: int | None = None) -> dict[str, Any]:
-        """Return delays and shares over all lines, or of the one at an index, as JSON keys.
+        """Return delays and shares over all lines, or of the one at index `line`, as JSON keys.
 
-        What is not known is None: shares where there are no links, delays where nothing is written.
+        Unknown values are None: shares without links, delays if nothing is written.
         """
         paths = self.paths if line is None else [self.paths[line]]
         lagging = self.lagging if line is None else self.lagging[line : line + 1]
@@ -86,7 +86,7 @@ class SystemPaths:
 
 
 def _share(units: Sequence[Collection[int] | None], written: int) -> float | None:
-    """Return the share of what is written that these units of each line are."""
+    """Return the number of these units of each line as a share of the units written."""
     counts = [len(line) for line in units if line is not None]
     return sum(counts) / written if written and len(counts) == len(units) else None
 
@@ -121,7 +121,7 @@ def check_traced(files: Mapping[str, Path], systems: Mapping[str, Sequence[Trace
                 path=path,
             )
         for line, (trace, other) in enumerate(zip(traces, first, strict=True), start=1):
-            # Units may differ between systems, but not the words that they make.
+            # Units may differ between systems, but not the words that they form.
             if (trace.line, join_units(trace.source)) != (other.line, join_units(other.source)):
                 raise InputError(
                     f"its source is not that of {first_path}.",
@@ -141,7 +141,7 @@ def read_references(path: Path, traces: Iterable[Trace]) -> list[str]:
     if len(references) < last:
         raise InputError(
             f"it has {plural(len(references), 'line')}, but there are traces of line {last:,}.",
-            "Give the references of the text that the traces are of.",
+            "Give the references of the text of the traces.",
             path=path,
         )
     return references
@@ -153,7 +153,7 @@ def as_paths(
     links: Mapping[str, Sequence[Links]] | None,
     unit: Unit,
 ) -> list[SystemPaths]:
-    """Return the paths, with links of words for each system, or with what models looked at."""
+    """Return the paths, with links of words for each system, or with the models' alignments."""
     systems = []
     for name, traces in traced.items():
         known: Sequence[Links | None] = [None] * len(traces) if links is None else links[name]
@@ -171,14 +171,14 @@ def learned_links(
     heuristic: Heuristic,
     advance: Advance,
 ) -> tuple[dict[str, Sequence[Links]], str]:
-    """Return the links of words of each system by the own aligner, and what it did.
+    """Return each system's links of words by nmtgrid's aligner, and a sentence on how it learned.
 
     It learns from all systems' translations together, and from `more` text.
     """
     source = [join_units(trace.source) for traces in traced.values() for trace in traces]
     target = [join_units(trace.target) for traces in traced.values() for trace in traces]
     pairs = align(source, target, AlignerSettings(heuristic=heuristic), more, advance)
-    # One text of all systems: the more pairs, the better the links.
+    # One text for all systems: the more pairs, the better the links.
     links = iter(pairs.links)
     by_system: dict[str, Sequence[Links]] = {
         name: [next(links) for _ in traces] for name, traces in traced.items()
@@ -189,7 +189,7 @@ def learned_links(
 def given_links(
     traced: Mapping[str, Sequence[Trace]], files: Mapping[str, Path]
 ) -> dict[str, Sequence[Links]]:
-    """Return each system's links of words from its Pharaoh file. Raises InputError for bad ones."""
+    """Return each system's links of words from its Pharaoh file. Raises InputError if invalid."""
     return {
         name: read_links(
             files[name],
@@ -237,15 +237,15 @@ def _of_units(links: Links, source: Sequence[int], target: Sequence[int]) -> Lin
         read, written = source_units[source_word], target_units[target_word]
         for index, unit in enumerate(written):
             first = index * len(read) // len(written)
-            # Rounded up: each unit has one to be linked with at least.
+            # Rounded up, so that each unit has at least one to be linked with.
             last = -(-(index + 1) * len(read) // len(written))
             spread.update((s, unit) for s in read[first : max(last, first + 1)])
     return sorted(spread)
 
 
-# Source units of lines that are drawn unasked, and how many of them.
+# Lines that are drawn by default: their least and greatest source units, and their number.
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
-# Grids beside each other.
+# Grids in a row.
 _ABREAST = 3
 # What is counted: raw words, which online evaluation counts, are not in the traces.
 _NAMES: dict[Unit, str] = {"token": "token", "word": "tokenised word"}
@@ -260,8 +260,7 @@ def paths_section(
 ) -> Section:
     """Return the systems' averages, the numbers of `lines` (none: typical ones), and their paths.
 
-    `origin` says where the links come from. Raises ConfigError for a line that is not there, or
-    empty.
+    `origin` says where the links come from. Raises ConfigError for a line that is missing or empty.
     """
     # Each line once, in the order in which they were named.
     translated = [
@@ -289,22 +288,22 @@ def paths_section(
     tables = [Table.of(f"READ/WRITE paths: delays in source {name}s", of_all, values)]
     pictures = []
     if shown:
-        # A line's number is a name: without separators of thousands.
+        # A line's number is a name: without thousands separators.
         lines_shown = [
             {**row["lines"][indices[line]], "line": str(line), "system": row["system"]}
             for line in shown
             for row in values
         ]
         of_lines = {"line": "line", "system": "system", **columns}
-        tables.append(Table.of("The lines of the picture", of_lines, lines_shown))
+        tables.append(Table.of("The lines of the figure", of_lines, lines_shown))
         rows = [row for line in shown for row in _rows(systems, indices[line], line, references)]
         pictures.append(_picture(rows, shown, unit))
     text = (
-        f"When what was written: the delay of a target {name} is how many source {name}s had been "
-        "read by then; AL is the average lagging (thesis' convention). Anticipated is what was "
-        f"written before some source {name} aligned with it had been read, in percent of all "
-        f"target {name}s. The end symbols count on neither side. {origin}"
-        + (" Links of words are spread over their pieces in order." if unit == "token" else "")
+        f"The delay of a target {name} is the number of source {name}s read before it was "
+        "written; AL is the average lagging (thesis' convention). Anticipated are the target "
+        f"{name}s written before some source {name} aligned with them had been read, in percent "
+        f"of all target {name}s. The end symbols count on neither side. {origin}"
+        + (" Links of words are spread over their units in order." if unit == "token" else "")
     )
     return Section(
         "paths", "READ/WRITE paths", text, tables, pictures, {"unit": name, "systems": values}
@@ -312,7 +311,7 @@ def paths_section(
 
 
 def typical_lines(sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the first lines of middling length, or of any; `sizes` are (line, source units)."""
+    """Return the first lines of medium length, or of any; `sizes` are (line, source units)."""
     middling = [line for line, size in sizes if _SHORTEST <= size <= _LONGEST]
     return (middling or [line for line, size in sizes if size <= 3 * _LONGEST])[:_SHOWN]
 
@@ -330,7 +329,7 @@ def _values(system: SystemPaths) -> dict[str, Any]:
 def _rows(
     systems: Sequence[SystemPaths], index: int, line: int, references: Sequence[str] | None
 ) -> list[GridRow]:
-    """Return the grids of one line, a few abreast; the first row says which line it is."""
+    """Return the grids of one line, a few in a row; the first row says which line it is."""
     grids = []
     for style, system in enumerate(systems):
         path, values = system.paths[index], system.numbers(index)
@@ -355,13 +354,13 @@ def _rows(
 
 def _picture(rows: Sequence[GridRow], lines: Sequence[int], unit: Unit) -> Picture:
     caption = (
-        f"Paths of line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}: right along "
-        "the line is reading, down is writing; what had been read when a "
+        f"Paths of line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}: the line "
+        "runs right for a READ and down for a WRITE; the source read when a "
         f"{_NAMES[unit]} was written is tinted. "
     )
     if any(grid.links for row in rows for grid in row.grids):
-        caption += "Squares are the word alignment, hollow ones of what had not been read yet."
+        caption += "Squares are the word alignment, hollow ones if the source had not been read."
     else:
-        caption += "Grey is what the models looked at."
+        caption += "Grey shows the models' soft alignment."
     title = "READ/WRITE paths over the alignment"
     return Picture("paths", caption, lambda path: draw_paths(rows, path, title=title))

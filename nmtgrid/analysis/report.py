@@ -1,9 +1,9 @@
 """The HTML report: the sections of all analyses in one self-contained file.
 
-`sections` yields what the inputs allow, `page` lays it out. The page asks nothing of a network
-and runs no script: figures stand in it as SVG with real text, in colours that follow the reader's
-light or dark scheme; it is laid out for a phone and for paper too. `nmtgrid analyze report` writes
-it.
+`sections` yields the sections that the inputs allow, `page` lays them out. The page makes no
+network requests and runs no script: its figures are SVG with real text, in colours that follow the
+reader's light or dark scheme; it has layouts for a phone and for paper too. `nmtgrid analyze
+report` writes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VARIABLES: dict[str, str] = {
     **{darker(colour): f"var(--name-{index})" for index, colour in enumerate(COLOURS)},
     **{colour: f"var(--line-{index})" for index, colour in enumerate(COLOURS)},
 }
-"""Colours of figures, as drawn, and the variables that stand for them on the page."""
+"""Colours of figures, as drawn, and the variables that replace them on the page."""
 
 
 def on_page(colour: str) -> str:
@@ -57,10 +57,10 @@ def on_page(colour: str) -> str:
     if colour in VARIABLES:
         return VARIABLES[colour]
     red, green, blue = bytes.fromhex(colour[1:])
-    # Not a grey: a colour map's, which says something.
+    # Not a grey, but a colour of a colour map, which has a meaning.
     if max(red, green, blue) - min(red, green, blue) > 8:
         return colour
-    # From white on black to the page's own two ends.
+    # Inverted, between the page's darkest and lightest colours.
     other = 0x1C + (0xFF - green) * (0xE4 - 0x1C) // 0xFF
     return f"light-dark({colour}, #{other:02x}{other:02x}{other:02x})"
 
@@ -133,7 +133,7 @@ def sections(
         yield tuning.tuning_section([read_tuning(path, name) for name, path in tuned])
     if early := inputs.systems_with("exits"):
         traced = {name: inputs.traces[path] for name, path in early.items()}
-        # Their sources have been compared: the evaluation has all systems.
+        # Their sources have been compared, because the evaluation has all systems.
         exit_traces = exits.exits_of_systems(early, traced, lines, warn=console.warn)
         section = exits.exits_section(exit_traces, references)
         yield dataclasses.replace(section, corpus=corpus)
@@ -169,9 +169,9 @@ def _text_sections(
 
 # Longer tables are folded away.
 _MOST_ROWS = 8
-# Characters of a cell that is to have room.
+# Characters of a cell that gets a wide column.
 _LONG = 60
-# What stands between grave accents, and sacreBLEU's signatures.
+# Text between grave accents, and sacreBLEU's signatures.
 _CODE = re.compile(r"`([^`]+)`|(\bnrefs:[^\s;,]+[^\s;,.])")
 _TAG = re.compile(r"<[^>]*>")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
@@ -188,15 +188,15 @@ POLICY = (
 )
 """The page's Content-Security-Policy: no script and no request, only its own styles and images.
 
-Names of systems and lines of text come from files of others: should any of it ever pass as HTML, a
-browser still runs nothing and fetches nothing.
+Names of systems and lines of text come from other people's files: even if any of it ever passed as
+HTML, a browser would run nothing and fetch nothing.
 """
 
 
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
-    """Return the page: `introduction` stands under the title, `made_by` at its foot.
+    """Return the page, with `introduction` under the title and `made_by` at its foot.
 
-    What was found stands before the sections, how it was computed after their figures.
+    Findings come before the sections, and methods after the figures.
     """
     links = "".join(
         f'<li><a href="#{_escaped(section.name)}">{_escaped(section.title)}</a></li>'
@@ -240,11 +240,11 @@ def _section(section: Section) -> str:
         figures = "\n".join(
             _figure(picture, f"{section.name}-{picture.name}") for picture in section.pictures
         )
-    # Where the page opens with what was found, the method comes last.
+    # If the page begins with the finding, the method comes last.
     text, method = _paragraphs(section.text), ""
     if section.finding:
         text, method = "", f"<h3>How it was computed</h3>\n{text}"
-    # The first table sums a section up; the rest are for reading on.
+    # The first table sums a section up; the others give the details.
     is_short = bool(section.tables) and len(section.tables[0].rows) <= _MOST_ROWS
     first, rest = section.tables[:is_short], section.tables[is_short:]
     summary, tables = ("\n".join(map(_table, part)) for part in (first, rest))
@@ -259,12 +259,12 @@ def _section(section: Section) -> str:
 
 
 def _figure(picture: Picture, identity: str) -> str:
-    # Pictures are drawn into files: the page takes what such a file holds.
+    # Figures are drawn into files, whose content the page includes.
     with tempfile.TemporaryDirectory() as folder, as_text():
         path = Path(folder) / "figure.svg"
         picture.draw(path)
         drawn = path.read_text(encoding="utf-8")
-    # What is painted in pixels (maps) cannot follow the scheme.
+    # Pixel images (maps) cannot follow the scheme.
     light = " on-light" if "<image" in drawn else ""
     return f"""<figure>
 <div class="plot{light}">{inline(drawn, identity, picture.caption)}</div>
@@ -275,13 +275,13 @@ def _figure(picture: Picture, identity: str) -> str:
 def inline(drawn: str, identity: str, label: str) -> str:
     """Return an SVG file as an element of a page.
 
-    Its ids are made its own by `identity`, its colours variables; `label` is read out in its place.
+    `identity` makes its ids unique, colours become variables, and screen readers read `label`.
     """
     drawn = _METADATA.sub("", drawn[drawn.index("<svg") :])
-    # Ids of two figures on one page would clash: matplotlib derives them from what is drawn.
+    # Ids of two figures on one page could clash: matplotlib derives them from the content.
     prefix = re.sub(r"\W+", "-", identity)
     drawn = _IDENTITY.sub(lambda match: f"{match[1]}{prefix}-{match[2]}", drawn)
-    # Within tags alone: what looks like a colour in a text is one of its words.
+    # Only within tags: what looks like a colour in a text is a word.
     drawn = _TAG.sub(lambda tag: _COLOUR.sub(lambda match: on_page(match[0]), tag[0]), drawn)
     root = _ROOT.search(drawn)
     assert root is not None

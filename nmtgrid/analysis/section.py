@@ -1,6 +1,6 @@
 """The result of an analysis: text, tables, figures and JSON; and reading results from a file.
 
-`nmtgrid analyze` prints and draws a `Section`, and the report lays sections out on a page.
+`nmtgrid analyze` prints and draws a `Section`; the report lays sections out on a page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nmtgrid.base.io.records import read_record
 _PLAIN = r"[-+−±<≤>≥]?\s?[\d,]*\.?\d+(e[-+]?\d+)?"
 _NUMBER = re.compile(rf"({_PLAIN} )?\[{_PLAIN}, {_PLAIN}\]|{_PLAIN}|-")
 Cell = str | int | float | None
-"""None is shown as a dash: there is no such number."""
+"""None, for a number that does not exist, is shown as a dash."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Table:
         rows: Sequence[Mapping[str, Any]],
         digits: int = 2,
     ) -> Table:
-        """Return the table of JSON rows; `columns` has the key under each heading."""
+        """Return the table of JSON rows; `columns` maps each heading to its key."""
         cells = [[row[key] for key in columns.values()] for row in rows]
         return cls(title, list(columns), cells, digits)
 
@@ -85,7 +85,7 @@ class Section:
     finding: str = ""
 
     def report(self) -> dict[str, Any]:
-        """Return the JSON, with the corpus and the finding where they are known."""
+        """Return the JSON, with the corpus and the finding if they are known."""
         known = {"corpus": self.corpus, "finding": self.finding}
         return {**self.values, **{key: text for key, text in known.items() if text}}
 
@@ -94,7 +94,7 @@ Interval = tuple[float, float]
 
 
 def format_interval(interval: Interval | None, digits: int = 1, sign: str = "") -> str | None:
-    """Return an interval for people: [1.0, 2.5]; `sign` `+` shows that of positive ends too."""
+    """Return an interval as displayed: [1.0, 2.5]; with `sign` `+` also of positive ends."""
     if interval is None:
         return None
     low, high = (format_signed(end, digits, sign) for end in interval)
@@ -102,13 +102,13 @@ def format_interval(interval: Interval | None, digits: int = 1, sign: str = "") 
 
 
 def format_signed(value: float, digits: int, sign: str = "+") -> str:
-    """Return a number for people with the minus of print; see `format_interval`."""
+    """Return a number as displayed, with a typographic minus; see `format_interval`."""
     return f"{value:{sign}.{digits}f}".replace("-", "−")
 
 
 def format_cell(cell: Cell, digits: int = 2) -> str:
-    """Return a cell for people: 12,345 and 1.50, a dash for a missing value."""
-    # JSON's null and Python's NaN are one to a reader.
+    """Return a cell as displayed: 12,345 and 1.50, a dash for a missing value."""
+    # JSON's null and Python's NaN are the same to a reader.
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return "-"
     if isinstance(cell, float):
@@ -132,16 +132,16 @@ def read_result_file(
 ) -> Parsed:
     """Return the result of `parse` on a file, or on the `results.json` in a folder.
 
-    Raises InputError if `parse` raises ValueError (the file holds no `content`), StorageError for a
-    missing file, invalid JSON and a file that has been altered since it was written.
+    Raises InputError if `parse` raises ValueError (the file contains no `content`), StorageError
+    for a missing file, invalid JSON and a file that has been altered since it was written.
     """
     path = path / NAME if path.is_dir() else path
     try:
-        # A result edited by hand is no result: its checksum no longer fits.
+        # A result edited by hand is not a result: its checksum no longer fits.
         values = read_record(path, dict[str, Any])
     except StorageError as fault:
         raise StorageError(fault.problem, fault.advice or advice) from fault
     try:
         return parse(values)
     except ValueError as fault:
-        raise InputError(f"it holds no {content}: {fault}.", advice, path=path) from fault
+        raise InputError(f"it contains no {content}: {fault}.", advice, path=path) from fault

@@ -29,10 +29,10 @@ class SystemOutput:
 
 
 def named_files(texts: Sequence[str]) -> dict[str, Path]:
-    """Return the files by name; one without a name is called as its file, without suffixes.
+    """Return the files by name; one without a name is named after its file, without suffixes.
 
-    Files of one name have their folders before it (`told_apart`). Raises ConfigError for a system
-    named twice.
+    Files of the same name are preceded by their folders (`told_apart`). Raises ConfigError for a
+    system named twice.
     """
     files = [split_label(text) for text in texts]
     names = told_apart(
@@ -46,7 +46,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def told_apart(names: Sequence[str], paths: Sequence[Path | None]) -> list[str]:
-    """Return the names of files, those of one name with as many folders above as tell them apart.
+    """Return the names of files, equal ones with as many parent folders as distinguish them.
 
     A name without a path stays as it is.
     """
@@ -76,7 +76,7 @@ def stem(path: Path) -> str:
 def read_systems(texts: Sequence[str], others: Mapping[Path, int]) -> list[SystemOutput]:
     """Return the systems given as `NAME=FILE` or `FILE`.
 
-    A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
+    A file may be plain or compressed; one ending in .jsonl contains traces, whose `text` is used.
     Raises ConfigError for a name given twice, InputError for an empty file, for a file of traces
     with a line left out, and for files of different lengths (also of `others`, by their lines).
     """
@@ -103,7 +103,7 @@ def read_system(name: str, path: Path) -> SystemOutput:
         return SystemOutput(name, path, read_text(path))
     lines, source_lines = [], []
     for line, trace in enumerate(read_traces(path), start=1):
-        # A line left out would shift all that follow against the reference.
+        # A missing line would shift all that follow against the reference.
         if trace.line != line:
             raise InputError(
                 f"the trace of line {trace.line} is in the place of line {line}.",
@@ -119,7 +119,7 @@ def read_system(name: str, path: Path) -> SystemOutput:
 
 
 def is_traces(path: Path) -> bool:
-    """Return whether a file is named as traces are: .jsonl, plain or compressed."""
+    """Return whether a file has the suffix of traces: .jsonl, plain or compressed."""
     return any(path.name.lower().endswith(f".jsonl{suffix}") for suffix in SUFFIXES)
 
 
@@ -128,7 +128,7 @@ def check_lengths(lengths: dict[Path, int]) -> None:
     if len(set(lengths.values())) <= 1:
         return
     first, count = next(iter(lengths.items()))
-    # The first that differs; the message names where the shorter one ends.
+    # The first that differs; the message says where the shorter one ends.
     other, length = next((path, n) for path, n in lengths.items() if n != count)
     raise InputError(
         f"it has {plural(length, 'line')}, but {first} has {count:,}.",
@@ -143,8 +143,8 @@ def source_mismatches(
 ) -> list[str]:
     """Return a warning for each system whose traces have another source in most lines.
 
-    `sources` are its lines by system; they are compared with the `expected` ones, or else with
-    those of the first system.
+    `sources` are the source lines by system; they are compared with the `expected` ones, or else
+    with those of the first system.
     """
     letters = {name: [*map(_letters, lines)] for name, lines in sources.items()}
     if expected is not None:
@@ -174,7 +174,7 @@ def joined_source(trace: Trace) -> str:
 
 
 def corpus_title(data: Path, languages: Sequence[str], split: str) -> str:
-    """Return what titles call a split: its dataset's folder, the languages, its own name."""
+    """Return the title of a split: its dataset's folder, the languages, its own name."""
     # `runs/toy/data` is called `toy`.
     name = data.parent.name if data.name == "data" and data.parent.name else data.name
     return f"{' '.join([name, '-'.join(languages)]).strip()}, {split}"

@@ -1,8 +1,8 @@
 """Training curves read from logs: a table, and a figure for each kind of curve.
 
-A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.metrics_log`). A
-damaged line is left out and noted: a log of days should still be of use. `nmtgrid analyze curves`
-and the report show the section.
+A log is the `metrics.jsonl` of a model directory, one JSON object per line
+(`training.metrics_log`). A damaged line is left out and noted, so that a log of days is still of
+use. `nmtgrid analyze curves` and the report show the section.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _LINES: Mapping[str, type[_Line]] = {
 class Run:
     """A run's log: lines of training, validation and gradients in the order of their updates.
 
-    Losses are per target token, natural logarithm, without label smoothing. `notes` tell of the
-    lines that were left out.
+    Losses are per target token, natural logarithm, without label smoothing. `notes` report lines
+    that were left out.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Run:
 
     @property
     def best(self) -> Row | None:
-        """The validation whose weights are the best ones; of logs that do not say, of least loss.
+        """The validation with the best weights; if the log does not say, the one of lowest loss.
 
-        That is the objective's own criterion where it has one. None without validations.
+        Loss means the objective's own criterion if it has one. None without validations.
         """
         if chosen := [row for row in self.validation if row["is_best"]]:
             return chosen[-1]
@@ -102,17 +102,17 @@ class Run:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Target tokens per second of training, validation and saving left out."""
-        # Total tokens by total seconds; logs of earlier versions count no tokens, and weigh alike.
+        """Target tokens per second of training, without validation and saving."""
+        # Total tokens by total seconds; lines of earlier versions, without counts, weigh the same.
         rates = [(row.get("tokens") or 1, row["tokens_per_second"]) for row in self.training]
         seconds = sum(tokens / rate for tokens, rate in rates if rate > 0)
         return sum(tokens for tokens, rate in rates if rate > 0) / seconds if seconds else None
 
     def tokens_at(self, updates: Sequence[float]) -> list[float]:
-        """Return how many target tokens had been seen after each of `updates`.
+        """Return the number of target tokens seen after each of `updates`.
 
-        Between the lines that count tokens, and after the last one, updates count alike. Raises
-        InputError for a log without such counts.
+        Between the lines that count tokens, and after the last one, all updates count the same.
+        Raises InputError for a log without such counts.
         """
         if not self.training:
             raise InputError(
@@ -135,9 +135,9 @@ class Run:
 def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
     """Return the runs of (label or None, model directory or log) pairs.
 
-    Unlabelled ones are named after their folders, with as many folders above as tell them apart.
+    Unlabelled ones are named after their folders, with as many parent folders as distinguish them.
     Raises ConfigError for labels or files that are given twice, InputError for a log that is
-    missing or has no line of use.
+    missing or has no usable line.
     """
     paths = [_log_of(path) for _, path in named]
     faults = [
@@ -165,12 +165,12 @@ def read_run(path: Path, name: str) -> Run:
             values = parse_json(raw, as_python=True)
             if not fits(values, _Event):
                 raise ValueError("it is not a line of a training log")
-            # Each line is sealed together with the one before it.
+            # The checksum of each line covers the one before it.
             checksum, before = str(values.get(LINE_CHECKSUM, "")), checksum
             if is_altered_line(values, before):
                 notes.append(f"{path}:{number}: it, or the line before it, has been altered.")
             if values["event"] not in _LINES:
-                # A later version may write more.
+                # A later version may write other kinds of lines.
                 continue
             row = _parse(values)
             if row["update"] < last:
@@ -194,7 +194,7 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return a run's row of the table; None for what its log lacks."""
+    """Return a run's row of the table; values that its log lacks are None."""
     best = run.best
     loss = None if best is None else best["nll"]
     ratios = [row["gradient_ratio"] for row in run.gradients]
@@ -215,7 +215,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def curve_values(run: Run) -> dict[str, Any]:
-    """Return all points of a run as columns, for JSON: what is no number is None."""
+    """Return all points of a run as columns, for JSON: NaN becomes None."""
     fields = {
         "training": ("nll", "learning_rate", "gradient_norm", "tokens_per_second", "tokens"),
         "validation": ("nll", "criterion", "bleu", "cider"),
@@ -253,7 +253,7 @@ def _log_of(path: Path) -> Path:
 
 
 def _folder_of(log: Path) -> tuple[str, Path | None]:
-    """Return what a run is called after its log: its folder, and where that is."""
+    """Return the name of a run according to its log: its folder, and the folder above."""
     if str(log) == STANDARD:
         return "standard input", None
     whole = log.absolute()
@@ -270,7 +270,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 if raw.strip():
                     yield number, raw
-        # Of an archive that ends in its middle, what comes before has been read by now.
+        # The lines before the end of a truncated archive have been read by now.
         except DAMAGED as fault:
             raise InputError("the archive is damaged.", path=path, line=number + 1) from fault
         except OSError as fault:
@@ -280,7 +280,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parse(values: Any) -> Row:
     """Return the fields of a line of a known kind. Raises ValueError saying what is wrong."""
     return {
-        # What has exploded is as little a point on a curve as what is not a number.
+        # Values that have exploded cannot be drawn, like NaN.
         name: math.nan if isinstance(value, float) and not abs(value) < 1e300 else value
         for name, value in convert(values, _LINES[values["event"]]).values().items()
     }
@@ -296,16 +296,16 @@ _QUALITIES = {
     "bleu": ("Greedy BLEU on validation", "BLEU (percent)"),
     "cider": ("Greedy CIDEr-D on validation", "CIDEr-D (x 100)"),
 }
-# Columns of a map, and points of a smoothed line: more could not be told apart.
+# Columns of a map, and points of a smoothed line: more could not be distinguished.
 _POINTS = 160
-# What maps do not tell from zero.
+# Maps do not distinguish smaller norms from zero.
 _VANISHED = 1e-12
 
 
 def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel]:
-    """Return the diagrams that the runs have points for, by short name.
+    """Return the diagrams for which the runs have points, by short name.
 
-    Losses and quality are drawn `against` that, the rest against updates.
+    Losses and quality are drawn `against` that axis, the others against updates.
     """
     by_name: dict[str, Panel | HeatPanel] = {}
     updates = _AXES["updates"]
@@ -332,7 +332,7 @@ def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel
         )  # fmt: skip
     if any(row["gradient_ratio"] for run in runs for row in run.gradients):
         by_name["gradient-ratio"] = Panel(
-            "Gradient at the first over that at the last encoder layer", updates,
+            "Gradient at the first encoder layer over that at the last", updates,
             "norm at h1 / norm at hN", _smooth_lines(runs, "gradients", "gradient_ratio"),
             logarithmic=True, level=1.0,
         )  # fmt: skip
@@ -340,9 +340,9 @@ def panels(runs: Sequence[Run], against: Against) -> dict[str, Panel | HeatPanel
 
 
 def _losses(runs: Sequence[Run], against: Against) -> Panel:
-    """Return training losses, faint, behind those of validation; the steep beginning is cut off.
+    """Return training losses, faint, behind validation losses; the steep beginning is cut off.
 
-    Neither has label smoothing; that of training has dropout.
+    Neither has label smoothing; the training losses include dropout.
     """
     lines: list[Line] = []
     tops: list[float] = []
@@ -365,7 +365,7 @@ def _losses(runs: Sequence[Run], against: Against) -> Panel:
 
 
 def _smooth_lines(runs: Sequence[Run], part: str, name: str) -> list[Line]:
-    """Return a line over the updates for each run; many points go behind their running mean."""
+    """Return a line over the updates for each run; many points are drawn behind their mean."""
     lines: list[Line] = []
     for style, run in enumerate(runs):
         rows = [row for row in getattr(run, part) if row[name] is not None and row[name] > 0]
@@ -381,7 +381,7 @@ def _smooth_lines(runs: Sequence[Run], part: str, name: str) -> list[Line]:
 
 def _smoothed(values: Sequence[float]) -> list[float]:
     """Return geometric means over windows around each value, a twentieth of all wide."""
-    # Geometric, as the axis is logarithmic; by sums, whatever the window's width.
+    # Geometric, because the axis is logarithmic; by cumulative sums, for any width of the window.
     logs = numpy.log(numpy.asarray(values))
     reach = max(2, len(values) // 40)
     sums = numpy.concatenate([[0.0], numpy.cumsum(logs)])
@@ -392,12 +392,12 @@ def _smoothed(values: Sequence[float]) -> list[float]:
 
 
 def _heat_panels(runs: Sequence[Run]) -> dict[str, HeatPanel]:
-    """Return a map of the norms at all stages for each run, all with one scale."""
+    """Return a map of the norms at all stages for each run, all on one scale."""
     grids = [_grid(run) for run in runs]
     norms = [norm for _, values in grids for norm in values[values > _VANISHED].flatten()]
     least, most = (min(norms), max(norms)) if norms else (0.1, 1.0)
     if most < 2 * least:
-        # Differences that small should not fill the scale.
+        # Tiny differences should not fill the scale.
         least, most = least / 1.5, most * 1.5
     return {
         f"layers-{number}": HeatPanel(
@@ -409,7 +409,7 @@ def _heat_panels(runs: Sequence[Run]) -> dict[str, HeatPanel]:
 
 
 def _grid(run: Run) -> tuple[list[float], NDArray[numpy.float64]]:
-    """Return the updates and the norms [stages, updates], neighbours averaged where many."""
+    """Return the updates and the norms [stages, updates], neighbours averaged if there are many."""
     names = stages(run)
     rows = [[row["gradients"].get(name, math.nan) for row in run.gradients] for name in names]
     values = numpy.asarray(rows, dtype=numpy.float64)
@@ -417,7 +417,7 @@ def _grid(run: Run) -> tuple[list[float], NDArray[numpy.float64]]:
     x = [float(row["update"]) for row in run.gradients]
     if len(x) <= _POINTS:
         return x, values
-    # Means of neighbours, not every n-th point: a peak leaves a trace.
+    # Means of neighbours, not every n-th point, so that a peak remains visible.
     cuts = numpy.linspace(0, len(x), _POINTS + 1).astype(int)
     parts = [values[:, first:last].mean(1) for first, last in pairwise(cuts)]
     return [x[last - 1] for last in cuts[1:]], numpy.stack(parts, axis=1)
@@ -437,8 +437,8 @@ def _points(
 
 
 _TEXT = """How the models were trained. Losses are in nats per target token, without label \
-smoothing; the best validation is the one of the lowest loss, or of the best score where \
-`training.best_by` names one. Scores of validation are those of greedy search."""
+smoothing; the best validation is the one with the lowest loss, or with the best score if \
+`training.best_by` names one. Validation scores are those of greedy search."""
 _CAPTIONS = {
     "loss": "Losses in training (faint) and on validation.",
     "cider": "Greedy CIDEr-D on validation, times 100.",
@@ -459,7 +459,7 @@ def training_section(runs: Sequence[Run], against: Against = "minutes") -> Secti
 
 
 def check_drawable(count: int) -> None:
-    """Raise ConfigError for more runs than lines can be told apart."""
+    """Raise ConfigError for more runs than lines that can be distinguished."""
     if count > MOST_LINES:
         raise ConfigError(
             f"At most {MOST_LINES} curves fit into one diagram, but {count} models are given.",

@@ -22,7 +22,7 @@ from nmtgrid.base.io.records import Count, NonNegative, Percent, Record, Small, 
 Kind = Literal["adaptive", "fixed", "verified", "baseline", "uniform"]
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."
 _MEGA = 1e6
-# What tunings must have alike to stand in one picture, and how it is called.
+# Settings that tunings must share to be drawn in one figure, and their names.
 _SETTINGS = {
     "beam": "beam",
     "precision": "precision",
@@ -30,7 +30,7 @@ _SETTINGS = {
     "budget": "budget width",
     "split": "split tuned on",
 }
-# What is not adaptive, and how its curve is called.
+# Baselines that are not adaptive, and the names of their curves.
 _REFERENCES: Mapping[Kind, str] = {
     "fixed": "fixed exits",
     "verified": "verified exits",
@@ -43,9 +43,9 @@ _REFERENCES: Mapping[Kind, str] = {
 class OperatingPoint:
     """A decoding setup: BLEU (percent), average exit, FLOPs per token, seconds, its budget.
 
-    Exit and FLOPs are NaN where they are not known: those of a decoder that has no blocks.
-    `share` is the time over that of the full stack, which was decoded in turn with it; `rank` is
-    BLEU on the split that was tuned on, by which points of one budget are chosen.
+    Exit and FLOPs are NaN if they are not known, as for a decoder that has no blocks. `share` is
+    the time over that of the full stack, which was decoded alternately with it; `rank` is BLEU on
+    the split used for tuning, by which points of one budget are chosen.
     """
 
     label: str
@@ -62,7 +62,7 @@ class OperatingPoint:
 class TuningResult:
     """The operating points of one tuning by kind, on the split that it reports.
 
-    `settings` are those that tunings must have alike to be compared, as text; one may be missing.
+    `settings` are those that comparable tunings must share, as text; some may be missing.
     """
 
     name: str
@@ -72,11 +72,11 @@ class TuningResult:
     settings: Mapping[str, str]
     corpus: str
     full: tuple[float | None, ...]
-    """BLEU, exit and operations of the full stack: which model it is."""
+    """BLEU, exit and operations of the full stack, which identify the model."""
 
     @property
     def search(self) -> str:
-        """How was searched: "greedy" or "beam N"; nothing where it is not known."""
+        """The search: "greedy" or "beam N"; empty if it is not known."""
         beam = self.settings.get("beam")
         return "" if beam is None else "greedy" if beam == "1" else f"beam {beam}"
 
@@ -84,7 +84,7 @@ class TuningResult:
 def read_tuning(path: Path, name: str | None = None) -> TuningResult:
     """Return the tuning in a file or folder; `name` renames it.
 
-    Raises InputError for what is no result of a tuning, StorageError for no file.
+    Raises InputError if it is not the result of a tuning, StorageError if there is no file.
     """
     return read_result_file(
         path,
@@ -151,12 +151,12 @@ class _Results(Record, kw_only=True):
 
 
 def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningResult:
-    """Return the points of a report, of its test split where there is one.
+    """Return the points of a report, on its test split if there is one.
 
-    Raises ValueError for what is no report.
+    Raises ValueError if it is not a report.
     """
     report = convert(values, _Results)
-    # What was tuned on one split is reported on the other, if there is one.
+    # Setups tuned on one split are reported on the other, if there is one.
     on_test = report.test_split is not None
     full = report.full.test if on_test else report.full
     if full is None:
@@ -179,7 +179,7 @@ def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningRe
             for kind, group in rows.items()
         },
         {
-            # 0.5 and 0.50 are one width.
+            # 0.5 and 0.50 are the same width.
             key: f"{value:g}" if isinstance(value, float) else str(value)
             for key, value in settings.items()
             if value is not None
@@ -201,7 +201,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
     for key, title in _SETTINGS.items():
         names: dict[str, str] = {}
         for result in results:
-            # Results of earlier versions lack some: what is not known contradicts nothing.
+            # Results of earlier versions lack some: unknown values are compatible with all.
             if key in result.settings:
                 names.setdefault(result.settings[key], result.name)
         if len(names) > 1:
@@ -213,7 +213,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """The points of a curve; `owner` is the system whose exits they are, where models differ."""
+    """The points of a curve; `owner` is the system with these exits, if models differ."""
 
     name: str
     kind: Kind
@@ -222,7 +222,7 @@ class _Group:
 
     @property
     def title(self) -> str:
-        """The name in tables and pictures."""
+        """The name in tables and figures."""
         return f"{self.owner}: {self.name}" if self.owner else self.name
 
 
@@ -265,7 +265,7 @@ def _groups(results: Sequence[TuningResult]) -> list[_Group]:
         groups.append(_Group(name, "adaptive", points))
     is_one_model = len({result.full for result in results}) == 1
     for kind, title in _REFERENCES.items():
-        # Decoders trained separately are no system's own.
+        # Decoders trained separately belong to no system.
         if is_one_model or kind == "baseline":
             groups.append(_Group(title, kind, _pooled(results, kind)))
             continue
@@ -274,15 +274,15 @@ def _groups(results: Sequence[TuningResult]) -> list[_Group]:
 
 
 def _pooled(results: Sequence[TuningResult], kind: Kind) -> list[OperatingPoint]:
-    """Return the points of all tunings, of those with one label the best."""
+    """Return the points of all tunings, only the best of those with the same label."""
     best: dict[tuple[str, int], OperatingPoint] = {}
     for result in results:
-        # Decoders trained separately may be alike in their number of blocks.
+        # Decoders trained separately may have the same number of blocks.
         seen: Counter[str] = Counter()
         for point in result.groups[kind]:
             key = point.label, seen[point.label]
             seen[point.label] += 1
-            # By the split tuned on: choosing by what is reported would flatter.
+            # By the split used for tuning: choosing by the reported scores would bias them.
             if key not in best or point.rank > best[key].rank:
                 best[key] = point
     return list(best.values())
@@ -290,13 +290,13 @@ def _pooled(results: Sequence[TuningResult], kind: Kind) -> list[OperatingPoint]
 
 _TEXT = """Depth-adaptive decoding: tokens leave the decoder after different blocks. BLEU is \
 tokenised, in percent, on {split}; the average exit is in blocks per token, operations are those \
-of the decoder in MFLOPs per token, and time is a share of the full stack's, which was decoded in \
-turn with it. Tunings of one name are pooled: the best of each budget, and of each exit, where it \
-was tuned."""
+of the decoder in MFLOPs per token, and time is a share of the full stack's, which was decoded \
+alternately with it. Tunings of one name are pooled: the best for each budget, and for each exit, \
+on the split used for tuning."""
 
 
 def tuning_section(results: Sequence[TuningResult]) -> Section:
-    """Return the points of all tunings in one table and picture. Raises as `check_alike` does."""
+    """Return the points of all tunings in one table and figure. Raises as `check_alike` does."""
     check_alike(results)
     first = next((result for result in results if result.search), results[0])
     search = f", {first.search}" if first.search else ""
@@ -320,7 +320,7 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
     titles = [group.title for group in groups for _ in group.points]
     table = Table(
         f"{split}; BLEU tokenised (percent); average exit in blocks per token; MFLOPs of the "
-        "decoder per token;\ntime in percent of the full stack's, which was decoded in turn",
+        "decoder per token;\ntime in percent of the full stack's, which was decoded alternately",
         ["", "", "BLEU", "exit", "MFLOPs", "time"],
         [
             [

@@ -27,7 +27,7 @@ from nmtgrid.online.settings import Setting
 from nmtgrid.text.scripts import bleu_tokenizer
 
 OFFLINE = Setting("wait-k", math.inf)
-"""What others are compared with: all is read before the first write."""
+"""The baseline of all comparisons: it reads the whole source before the first write."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Calibrated:
 
     @property
     def chosen(self) -> Tested[Candidate] | None:
-        """The one of least latency that has the guarantee, if any has."""
-        # They were tested from the slowest on, and what followed a failure was not.
+        """The candidate with the guarantee and the least latency; None if no candidate passed."""
+        # Candidates were tested from the slowest to the fastest, up to the first failure.
         return max(self.calibration.passed, key=self.calibration.tested.index, default=None)
 
     def values(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Calibrated:
 
 
 def refused_candidates(settings: Sequence[Setting]) -> list[str]:
-    """Return why nothing can be guaranteed of some settings, one sentence for each policy."""
+    """Return the reasons why some settings cannot have a guarantee, one sentence each."""
     faults = []
     policies = {setting.policy for setting in settings}
     if "oracle" in policies:
@@ -98,7 +98,7 @@ def losses(
     sentences: Sequence[Sentence],
     language: str = "",
 ) -> NDArray[Any]:
-    """Return the loss of each sentence that has a source, in [0, 1]; `language` is the target."""
+    """Return the loss in [0, 1] of each sentence with a source; `language`: the target's."""
     baseline, translations = (
         [
             (outcome.units, outcome.words)
@@ -144,14 +144,14 @@ def calibrate(
     on_progress: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
     language: str = "",
 ) -> Calibrated:
-    """Return the results of the settings; offline ones are not candidates.
+    """Calibrate the settings and return the results; offline settings are not candidates.
 
-    `latency` gives the mean latency of a decoding, `seed` the random halves, and `on_progress`
-    receives the stage ("ordering" or "testing") with each batch's setting and number of sentences;
-    `language` is the target. Raises ConfigError if there are too few sentences for any candidate to
-    pass.
+    `latency` returns the mean latency of a decoding, `seed` determines the random halves, and
+    `on_progress` receives the stage ("ordering" or "testing") with the setting and the number of
+    sentences of each batch; `language` is that of the target. Raises ConfigError if there are too
+    few sentences for any candidate to pass.
     """
-    # Sentences without a source are no part of any half: there is nothing to lose in them.
+    # Sentences without a source are in neither half: they have nothing to lose.
     first, second = halves([sentence for sentence in sentences if sentence.source], seed)
     guarantee.check(len(second))
 

@@ -1,9 +1,9 @@
 """Online evaluation: the sentences of a split are decoded with each policy setting and scored.
 
 `read_sentences` yields sources as a stream would deliver them, `OnlineDecoder` decodes them in
-batches with each policy setting or along the oracle's paths, `ClockedDecoder` one by one with the
-time of computation, and `measure` computes BLEU, and latency in tokens and words, in the
-conventions of the thesis (section 4.5) and of SimulEval.
+batches with each policy setting or along the oracle's paths, `ClockedDecoder` one by one with
+computation times, and `measure` computes BLEU, and latency in tokens and words, in the conventions
+of the thesis (section 4.5) and of SimulEval.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ class Sentence:
     reference: str
     raw_reference: str
     ends: Sequence[tuple[int, int]] = ()
-    """Of a line that is too long for one piece, for each piece but the last: the number of words
-    up to its end, and the number that had arrived when this end was known."""
+    """For a line that is too long for one piece: the end of each piece but the last in words, and
+    the number of words that had arrived when this end was known."""
     piece: int = 0
     seen: int = 0
-    """Units of the line, its end symbol counted, that had arrived when its end was known."""
+    """Units of the line, including its end symbol, that had arrived when the end was known."""
 
     def pieces(self) -> list[Sentence]:
-        """Return the parts that are translated alone: the sentence, or a long line's pieces."""
+        """Return the parts to translate separately: the sentence, or a long line's pieces."""
         if not self.ends:
             return [self]
         parts = []
-        # How many units so many words have.
+        # counts[n]: number of units of the first n words.
         counts = [0, *itertools.accumulate(self.sizes)]
         start = 0
         for number, (end, known) in enumerate([*self.ends, (len(self.words), len(self.words))]):
@@ -133,7 +133,7 @@ def read_sentences(
                 for part in limits.parts(word, pipeline.source)
             ]
         else:
-            # Tokenised whole, as the training data was; its tokens then count as words.
+            # Tokenised as a whole, like the training data; its tokens then count as words.
             tokens = pipeline.source.moses.tokenize(source).split()
             words = [(token, pipeline.source.units([token])) for token in tokens]
         units = [unit for _, of_word in words for unit in of_word]
@@ -177,8 +177,8 @@ def _ends_of_pieces(
 def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]:
     """Return the part of a line's path in each of its segments.
 
-    A token belongs to the segment with the last units that were read before it. After its part,
-    each segment except the last reads to its own end symbol.
+    A token belongs to the segment that contains the last unit read before it. Each segment except
+    the last ends with a further entry, which reads its own end symbol.
     """
     parts: list[list[int]] = []
     before = 0
@@ -196,9 +196,9 @@ def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]
 
 
 _MOST_CELLS = 1 << 17
-"""Grid cells of a batch for the oracle: all of them are classified."""
+"""Maximum number of grid cells in a batch of the oracle, which classifies all of them."""
 _PIECES = 128
-"""Sentences whose prefixes are translated together, between two steps of the progress bar."""
+"""Sentences whose prefixes are translated together, between updates of the progress bar."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,13 +224,13 @@ class Outcome:
 
 
 EMPTY = Outcome(Hypothesis([], [], 0.0, 0.0, reads=[]), [], "", "")
-"""What an empty source becomes: not even an end symbol is written."""
+"""The outcome of an empty source: nothing is written, not even an end symbol."""
 
 
 def outcome_of(
     hypothesis: Hypothesis, pipeline: Pipeline, *, erased: int = 0, seconds: Sequence[float] = ()
 ) -> Outcome:
-    """Return the outcome of a sentence that is not empty, from its finished translation."""
+    """Return the outcome of a non-empty sentence from its finished translation."""
     return Outcome(
         hypothesis,
         pipeline.target_vocabulary.decode(hypothesis.tokens),
@@ -243,7 +243,7 @@ def outcome_of(
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """All sentences with one setting, and the seconds it took (without the oracle's costs)."""
+    """The outcomes of all sentences with one setting; `seconds` exclude the oracle's costs."""
 
     setting: Setting
     outcomes: list[Outcome]
@@ -253,17 +253,17 @@ class Decoded:
 
     @property
     def target_tokens(self) -> int:
-        """Units written, end symbols counted."""
+        """Number of units written, including end symbols."""
         return sum(len(outcome.reads) for outcome in self.outcomes)
 
     @property
     def average_exit(self) -> float | None:
-        """The blocks that ran per token; None without early exit."""
+        """Average number of blocks per token; None without early exit."""
         return BlockCount.of(outcome.hypothesis for outcome in self.outcomes).average
 
     @property
     def erasure(self) -> float | None:
-        """Normalised erasure: tokens taken back for each that stays; None without revision."""
+        """Normalised erasure: erased tokens per final token; None if the policy never revises."""
         if self.setting.policy != "re-translation":
             return None
         lengths = [len(outcome.units) for outcome in self.outcomes]
@@ -273,7 +273,7 @@ class Decoded:
 class OnlineDecoder:
     """Decodes with one model, or several averaged, and any policy setting.
 
-    Tokens leave the decoder where the translator's halt says so.
+    The translator's halt decides where tokens exit the decoder.
     """
 
     is_timed = False
@@ -285,14 +285,14 @@ class OnlineDecoder:
         finish_reading: bool = False,
         oracle_cost: ReadingCost = "delay",
     ) -> None:
-        """`finish_reading` allows no end before the whole source is read (appendix C)."""
+        """With `finish_reading` no translation ends before all has been read (appendix C)."""
         self.translator = translator
         self.finish_reading = finish_reading
         self.oracle_cost: ReadingCost = oracle_cost
 
     def faults(self, settings: Sequence[Setting]) -> list[str]:
-        """Return what the models cannot do of these settings."""
-        # Faults of every model of an ensemble are collected: the user sees all at once.
+        """Return why the models cannot decode with some of these settings."""
+        # Collected over all models of an ensemble, so that the user sees all faults at once.
         faults: list[str] = []
         for model in self.translator.models:
             for setting in settings:
@@ -300,7 +300,7 @@ class OnlineDecoder:
                     self._check(model, setting)
                 except ConfigError as error:
                     faults.append(str(error))
-        # One sentence, however many settings of a policy have the fault.
+        # One message per fault, however many settings of a policy have it.
         return list(dict.fromkeys(faults))
 
     def _check(self, model: TranslationModel, setting: Setting) -> None:
@@ -361,7 +361,7 @@ class OnlineDecoder:
             batch = self._batch(group)
             with autocast(self.translator.device, self.translator.bf16):
                 costs = torch.stack([writing_costs(m, batch) for m in self.translator.models])
-            # Costs of an ensemble are those of its mean probability, as its search has it.
+            # An ensemble's cost is that of the mean probability, as in its search.
             costs = -((-costs).logsumexp(0) - math.log(len(costs)))
             lengths = batch.source_lengths, batch.target_lengths
             for weight in weights:
@@ -408,7 +408,7 @@ class OnlineDecoder:
         translator = self.translator
         agent: Agent | None = None
         if policy is not None:
-            # A stream does not know how long its source will be, which limits what is written.
+            # A stream does not know its source length, on which the length limit depends.
             hides_end = engine.hides_source_end(translator.models)
             agent = Bounded(policy, translator.plan, hides_end)
         for group in self._batches(pieces):
@@ -440,7 +440,7 @@ class OnlineDecoder:
         setting: Setting,
         on_progress: Callable[[Setting, int, int], None],
     ) -> dict[tuple[int, int], PrefixTranslation]:
-        """Return what a policy that translates prefixes writes, piece by piece."""
+        """Return the translation of each piece by a policy that translates prefixes."""
         decoder = self._prefix_decoder(policy, self.translator.models)
         translations: dict[tuple[int, int], PrefixTranslation] = {}
         for group in chunks((piece for piece in pieces if piece.source), _PIECES):
@@ -454,7 +454,7 @@ class OnlineDecoder:
     def _outcome(
         self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], PrefixTranslation]
     ) -> Outcome:
-        """Return the outcome of a sentence, the translations of its pieces joined."""
+        """Return the outcome of a sentence, joined from the translations of its pieces."""
         sizes = [len(piece.source) for piece in pieces]
         if not any(sizes):
             return EMPTY
@@ -480,10 +480,10 @@ class OnlineDecoder:
 
 
 class ClockedDecoder(OnlineDecoder):
-    """Decodes sentence by sentence, as a stream, and measures the time, text processing included.
+    """Decodes sentence by sentence, as a stream, and measures the time, including text processing.
 
-    Translations and reads are those of `OnlineDecoder`. The sentences are those of raw words
-    (`read_sentences`).
+    Translations and reads equal those of `OnlineDecoder`. The sentences must consist of raw words
+    (see `read_sentences`).
     """
 
     is_timed = True
@@ -496,7 +496,7 @@ class ClockedDecoder(OnlineDecoder):
     ) -> Iterator[Decoded]:
         """Yield the translations as `OnlineDecoder` does.
 
-        The first sentence is translated once before, as a warm-up.
+        The first sentence is translated once beforehand, as a warm-up.
         """
         first = next((sentence for sentence in sentences if sentence.source), None)
         if first is not None and settings:
@@ -545,7 +545,7 @@ class ClockedDecoder(OnlineDecoder):
 COUNTINGS: tuple[tuple[Unit, Convention], ...] = (
     ("token", "thesis"), ("word", "thesis"), ("word", "simuleval"),
 )  # fmt: skip
-"""Units and conventions that latency is reported in: SimulEval's convention knows words only."""
+"""Units and conventions in which latency is reported; SimulEval's convention only has words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -557,7 +557,7 @@ class Measured:
     raw: Score
     latencies: dict[tuple[Unit, Convention], Latency]
     computation_aware: Latency | None = None
-    """SimulEval's, of words with the time of work, where that was measured."""
+    """SimulEval's computation-aware latency in words; None if it was not measured."""
 
     @functools.cached_property
     def times(self) -> dict[str, Any]:
@@ -643,7 +643,7 @@ def sentence_latencies(
     joiner: str,
     own: Mapping[str, Metric] | None = None,
 ) -> dict[tuple[Unit, Convention], SentenceLatency]:
-    """Return the latency of each sentence in each of `COUNTINGS`; the rest as in `measure`."""
+    """Return the latency of each sentence in each of `COUNTINGS`; for `own` see `measure`."""
     pairs = list(zip(sentences, outcomes, strict=True))
     words = [delays_of_words(sentence, outcome, joiner) for sentence, outcome in pairs]
     latencies: dict[tuple[Unit, Convention], SentenceLatency] = {

@@ -57,10 +57,10 @@ def cell_costs(
     features: Tensor,
     predictions: Tensor | None = None,
 ) -> Tensor:
-    """Return `writing_costs` from the features [M, D] of the sites, which are `everywhere`.
+    """Return `writing_costs` from the features [M, D] of the sites `PredictionSites.everywhere`.
 
-    Without gradient; nothing else of the model runs than the classifier. The likeliest type at each
-    cell is written into `predictions` [B, T, S] (int64), unless that is None.
+    Runs only the classifier, without gradient. The most likely type at each cell is written to
+    `predictions` [B, T, S] (int64) unless that is None.
     """
     classifier = model.classifier()
     targets = batch.target_output[sites.sentence, sites.position]
@@ -81,7 +81,7 @@ def grid_shape(batch: Batch) -> tuple[int, int, int]:
 
 
 ReadingCost = Literal["delay", "printed"]
-"""What reading costs: see `oracle_paths`."""
+"""The cost of reading: see `oracle_paths`."""
 
 
 def oracle_paths(
@@ -91,7 +91,7 @@ def oracle_paths(
     delay_weight: float = 0.0,
     cost: ReadingCost = "delay",
 ) -> Tensor:
-    """Return the paths z* [B, T] of least cost; between equal costs they write.
+    """Return the paths z* [B, T] of least cost; on ties they write.
 
     `delay_weight` is the thesis' lambda. "delay" adds `lambda z_t / |x|` for each write, a penalty
     on average proportion, and finds the optimum. "printed" is the recursion exactly as printed, for
@@ -111,7 +111,7 @@ def oracle_paths(
     else:
         costs = _by_rows(write_costs, source_lengths, target_lengths, delay_weight)
         choices = _cheapest_ends(costs)[1]
-    # From one token read (the last column, in reverse) each row's choice leads to the next.
+    # Start with one token read (the last column, in reverse order) and follow each row's choice.
     columns = choices.shape[-1]
     column = choices.new_full((choices.shape[1], 1), columns - 1)
     columns_of_writes = [column := row.gather(1, column) for row in choices]
@@ -137,9 +137,9 @@ def binary_search_paths(
     neighbours the left one is taken if the model predicts the same type at both. If p rises in one
     step, the search ends at it. Beyond |y| the whole source is read.
 
-    Departs: Where the search would lower the number of reads, this keeps that of the previous
-    token. The authors' code does so only for the labels of the reader, and trains the translation
-    model where the search ended.
+    Departs: If the search would lower the number of reads, this keeps that of the previous token.
+    The authors' code does so only for the reader's labels, and trains the translation model where
+    the search ended.
     """
     size = write_costs.shape[1]
     probabilities = write_costs.double().neg().exp()
@@ -153,7 +153,7 @@ def binary_search_paths(
         torch.minimum(diagonal + bound, source_lengths[:, None])
         for bound in (search_from, search_to)
     )
-    # An interval of w columns is at most ceil(w / 2) wide after a step, and one of 1 ends.
+    # A step reduces an interval of width w to at most ceil(w / 2), and one of width 1 to 0.
     for _ in range((search_to - search_from).bit_length() + 1):
         middle = (left + right) // 2
         first, half, last = (at(probabilities, reads) for reads in (left, middle, right))
@@ -161,7 +161,7 @@ def binary_search_paths(
         gains_left = (first >= last) | (first + last <= 2 * half)
         is_same = at(predictions, left) == at(predictions, right)
         keeps_left = torch.where(is_wide, gains_left, is_same)
-        # Of two neighbours the middle is the left one: the right half is the right one alone.
+        # For two neighbours the middle equals the left one, so the right half is the right one.
         beyond = torch.where(is_wide, middle, right)
         left, right = torch.where(keeps_left, left, beyond), torch.where(keeps_left, middle, right)
     return continue_paths(left.cummax(1).values, source_lengths, target_lengths, size)
@@ -174,14 +174,14 @@ def path_costs(
     target_lengths: Tensor,
     delay_weight: float,
 ) -> Tensor:
-    """Return [B]: what paths [B, T] cost, writes and reads after the first, which is free."""
+    """Return [B]: the cost of paths [B, T]: writes, and reads after the first, which is free."""
     penalty = delay_penalty(delay_weight, source_lengths, write_costs.shape[2])
     costs = (write_costs + penalty).gather(2, paths[..., None] - 1)[..., 0]
     return costs.masked_fill(is_padding(target_lengths, paths.shape[1]), 0.0).sum(1)
 
 
 def delay_penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
-    """Return [B, 1, S]: the share of the delay cost that each write with j + 1 reads pays."""
+    """Return [B, 1, S]: the delay cost that is added to each write with j + 1 reads."""
     # The first token's reads are free: column 0 pays nothing.
     reads = torch.arange(columns, dtype=torch.float64, device=source_lengths.device)
     return delay_weight * reads / source_lengths[:, None, None]
@@ -207,12 +207,12 @@ def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the remaining costs and the writes of the best paths, for costs [T, B, S].
 
     best [T + 1, B, S] is the least cost from a state to the end, reading being free (Eq. 4.42);
-    choices [T, B, S] the column where the next token is then written, the earliest of equals.
+    choices [T, B, S] is the column in which the next token is then written, the earliest on ties.
     """
     best = costs.new_zeros(len(costs) + 1, *costs.shape[1:])
     choices = torch.empty_like(costs, dtype=torch.int64)
     for t in range(len(costs) - 1, -1, -1):
-        # Of equal values `cummin` names the last one, here the one with the fewest reads.
+        # On ties `cummin` returns the last index, here the column with the fewest reads.
         torch.cummin(best[t + 1] + costs[t], -1, out=(best[t], choices[t]))
     return best, choices
 
@@ -220,11 +220,11 @@ def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
 def _printed_choices(
     write_costs: Tensor, source_lengths: Tensor, target_lengths: Tensor, delay_weight: float
 ) -> Tensor:
-    """Return the column [T, B, S], counted from last to first, of the print's next write.
+    """Return [T, B, S]: the column, from last to first, of the next write in the printed recursion.
 
-    The printed reading costs of a column are the same in every row. So F(t, j) less what the
-    columns up to j cost, and B(t, j) less what those after it cost, obey recursions in which
-    reading is free; only the first column's cost stays, in F(t, 1).
+    The printed reading cost of a column is the same in every row. So F(t, j) minus the costs of
+    reading the columns up to j, and B(t, j) minus those of the columns after it, obey recursions in
+    which reading is free; only the first column's cost remains, in F(t, 1).
     """
     costs = _by_rows(write_costs, source_lengths, target_lengths)
     before = torch.zeros_like(costs)
@@ -234,14 +234,14 @@ def _printed_choices(
         arrived = before[t - 1] + costs[t]
         before[t] = arrived.flip(-1).cummin(-1).values.flip(-1)
     through = before + _cheapest_ends(costs)[0][1:]
-    # At a state the print compares the best path through the next column with the best through the
-    # next row, and writes unless reading is cheaper.
+    # At each state the thesis compares the best path through the next column with the best through
+    # the next row, and writes unless reading is cheaper.
     reading = torch.full_like(through, torch.inf)
     reading[..., 1:] = through[..., :-1]
     writes = ~(reading[:-1] < through[1:])
     columns = torch.arange(costs.shape[-1], device=costs.device)
     # The next column that writes, at or after each one: a running maximum over the reversed
-    # columns. Row 0 stays at one token read, which is the print's fault that "delay" repairs.
+    # columns. Row 0 stays at one token read: the error in the thesis that "delay" corrects.
     choices = torch.full_like(costs, len(columns) - 1, dtype=torch.int64)
     choices[1:] = (writes * columns).cummax(-1).values
     return choices

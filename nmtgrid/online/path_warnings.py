@@ -1,4 +1,4 @@
-"""Warnings about reading policies that do not do what they are for, with the numbers of sentences.
+"""Warnings about reading policies that miss their purpose, with numbers of sentences.
 
 A policy that reads the whole source before its first write translates offline. A translation that
 ends at the length limit has not been ended by the model.
@@ -17,37 +17,38 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.constraints import length_bounds
 
 _MOST = 0.5
-"""Share of the sentences above which there is a warning."""
+"""Share of the sentences above which a warning is given."""
 
 
 def ends_at_limit(target_length: int, source_lengths: Iterable[int], plan: SearchPlan) -> bool:
-    """Whether a translation of the pieces of a line has as many tokens as the plan allows.
+    """Return whether a line's translation has as many tokens as the plan allows for its pieces.
 
-    Lengths are without end symbols.
+    Lengths exclude end symbols.
     """
     lengths = torch.tensor([length + 1 for length in source_lengths])
     return target_length >= int(length_bounds(plan, lengths)[1].sum())
 
 
 def whole_source_counts(average: Latency) -> tuple[int, int]:
-    """Return in how many sentences all was read before the first write, and how many there are.
+    """Return the number of sentences read completely before the first write, and of all sentences.
 
-    Sentences of which the source or the translation is empty are in neither.
+    Sentences with an empty source or translation are not counted.
     """
     return average.yaal_skipped - average.skipped, average.sentences - average.skipped
 
 
 def reads_whole_source(setting: Setting, late: int, written: int) -> bool:
-    """Whether a policy reads the whole source before it writes: `late` of `written` sentences.
+    """Return whether a policy reads the whole source first in most sentences, `late` of `written`.
 
-    Of wait-k, the oracle and settings that are meant to translate offline, this says nothing new.
+    False for wait-k, the oracle and settings that are meant to translate offline, where it is
+    expected.
     """
     expected = setting.is_offline or setting.policy in ("wait-k", "oracle")
     return not expected and late > _MOST * written
 
 
 def whole_source_warning(counts: Mapping[str, tuple[int, int]]) -> str:
-    """Return the warning on settings, by title: how many of how many sentences were read whole."""
+    """Return a warning about settings that read whole sources first: `counts` by setting title."""
     return (
         f"Nothing was written before the whole source was read: {_counted(counts)}. These "
         "settings translate offline: choose one that writes earlier."
@@ -55,7 +56,7 @@ def whole_source_warning(counts: Mapping[str, tuple[int, int]]) -> str:
 
 
 def length_limit_warning(counts: Mapping[str, tuple[int, int]]) -> str:
-    """Return the warning on settings of which most sentences end at the limit; "" for none.
+    """Return a warning about settings with most translations at the length limit; "" for none.
 
     `counts` are by title, as in `whole_source_warning`.
     """
@@ -64,8 +65,8 @@ def length_limit_warning(counts: Mapping[str, tuple[int, int]]) -> str:
         return ""
     return (
         "Translations end at the length limit (`search.max_length_a`, `search.max_length_b`), not "
-        f"where the model ends them: {_counted(unended)}. If those of `--k inf` end before, the "
-        "policy writes too early for this model; otherwise train the model longer."
+        f"where the model ends them: {_counted(unended)}. If translations with `--k inf` end "
+        "earlier, the policy writes too early for this model; otherwise train the model longer."
     )
 
 

@@ -65,7 +65,7 @@ class WaitK(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        # Every row stands at the same step, so one number serves all of them.
+        # All rows are at the same step, so one number applies to all of them.
         return lengths.clamp(max=int(self.k) + step) if self.k < torch.inf else lengths
 
 
@@ -73,8 +73,9 @@ class WaitK(Agent):
 class Policy(Agent, CheckedSettings):
     """A policy that decides between two wait-k paths; subclasses set `decide` or `next_reads`.
 
-    A setting is a field of the dataclass; `faults` says what is wrong with the values. One policy
-    serves all lines, so it keeps nothing: what it decides depends on its arguments alone.
+    A setting is a field of the dataclass; `faults` returns what is wrong with the values. One
+    policy object serves all lines, so it must be stateless: a decision depends only on the
+    arguments.
     """
 
     floor: Annotated[int, WHOLE_FROM_0] = 0
@@ -111,7 +112,7 @@ class Policy(Agent, CheckedSettings):
         """Return the result of `decide` [R], limited by the cap."""
         writes = self._decision(proposal)
         if self.finish_reading:
-            # The end symbol would be ruled out, and no other token has been proposed.
+            # The end symbol is not allowed yet, and no other token has been proposed.
             writes = writes & (proposal.tokens != END)
         if self.cap:
             writes = writes | (proposal.reads >= self.cap + proposal.step)
@@ -128,7 +129,7 @@ class Policy(Agent, CheckedSettings):
 
 
 def _is_built_in(policy: Agent) -> bool:
-    """Whether a policy is one of this module, whose results are not checked."""
+    """Return whether a policy is defined in this module; the results of others are checked."""
     return type(policy).__module__ == __name__
 
 
@@ -141,11 +142,10 @@ def _checked(
     *,
     are_bools: bool = False,
 ) -> Tensor:
-    """Return what a method of a user-defined policy returns: a tensor [R] like `rows`.
+    """Return the result of a method of a user-defined policy: a tensor [R] like `rows`.
 
-    Its values are whole numbers, or with `are_bools` bools, for which whole numbers may stand.
-    Raises ConfigError that names the policy and the token if the method fails or returns something
-    else.
+    It must contain whole numbers, or with `are_bools` bools or whole numbers. Raises ConfigError,
+    which names the policy and the token, if the method fails or returns something else.
     """
     name = type(policy).__name__
     try:
@@ -157,7 +157,7 @@ def _checked(
             "The traceback (`--debug` on the command line) shows where.",
         ) from error
     is_tensor = isinstance(result, Tensor)
-    # A probability that is returned by mistake would count as True.
+    # A probability returned by mistake would count as True.
     if (
         not is_tensor
         or result.shape != rows.shape
@@ -200,8 +200,8 @@ class Confidence(Policy):
 
     Zheng et al. (2020), "Simultaneous Translation Policies: From Fixed to Adaptive".
 
-    Departs: The paper has a wait-k model and a threshold for each lag, between a least and a
-    greatest k. Here one model and one threshold serve all lags; `floor` and `cap` bound them.
+    Departs: The paper has a wait-k model and a threshold for each lag, between a minimum and a
+    maximum k. Here one model and one threshold serve all lags; `floor` and `cap` bound them.
     """
 
     threshold: Annotated[float, INSIDE_0_1] = 0.5
@@ -224,7 +224,7 @@ class Entropy(Policy):
 
     def decide(self, proposal: Proposal) -> Tensor:
         logs = proposal.log_probabilities
-        # A token of probability 0 has a logarithm without bound, and adds nothing.
+        # A token of probability 0 has an infinite logarithm, but adds nothing to the entropy.
         return -(logs.exp() * logs.clamp(min=_LEAST_LOG)).sum(1) <= self.most
 
 
@@ -239,9 +239,9 @@ class AlignAtt(Policy):
     (github.com/hlt-mt/FBK-fairseq) drops the newest encoder position before it looks for the
     maximum, takes the attention of one decoder layer (`--extract-attn-from-layer`), and writes no
     end symbol before the source has ended. Here the newest source token counts, the attention is
-    the alignment that the model declares (of a Transformer the last block's or the mean), and the
-    end symbol is a token like others without `finish_reading`. Published values of f do not carry
-    over.
+    the alignment that the model declares (for a Transformer the last block's or the mean), and
+    without `finish_reading` the end symbol is treated like any other token. Published values of f
+    do not carry over.
     """
 
     last: Annotated[int, FROM_1] = 1
@@ -266,8 +266,8 @@ class EDAtt(Policy):
     (github.com/hlt-mt/FBK-fairseq) drops the newest encoder position, divides the rest by its
     Euclidean norm, and takes the attention of one decoder layer (`--extract-attn-from-layer`). Here
     the newest source token counts, nothing is renormalised, and the attention is the alignment that
-    the model declares (of a Transformer the last block's or the mean). Published values of alpha do
-    not carry over.
+    the model declares (for a Transformer the last block's or the mean). Published values of alpha
+    do not carry over.
     """
 
     mass: Annotated[float, INSIDE_0_1] = 0.3
@@ -370,7 +370,7 @@ class AlongPaths(Agent):
     finish_reading = False
 
     def __init__(self, paths: Tensor, target_lengths: Tensor, finish_reading: bool = False) -> None:
-        """`target_lengths` [B] count the paths' own entries."""
+        """`target_lengths` [B] are the numbers of entries of the paths, without padding."""
         self.paths, self.target_lengths = paths, target_lengths
         self.finish_reading = finish_reading
 
@@ -383,13 +383,13 @@ class AlongPaths(Agent):
 
 
 class Bounded(Agent):
-    """An agent that reads if a stream cannot know yet whether it may write.
+    """An agent that reads while a stream cannot know yet whether it may write.
 
     The maximum length of a translation depends on the length of the source, of which a stream knows
     only the part that has arrived. At the limit for this part it reads; with `end_is_hidden` it
     also reads before it would write more tokens than it has read. If no limit is reached, as with
-    wait-k and the default limits, the agent decides alone. What a user-defined policy decides is
-    checked, and its reads are limited to those between the last write's and the source's length.
+    wait-k and the default limits, the agent decides alone. The results of a user-defined policy are
+    checked, and its reads are limited to between those of the last write and the source's length.
     """
 
     def __init__(self, agent: Agent, plan: SearchPlan, end_is_hidden: bool = False) -> None:
@@ -420,16 +420,16 @@ class Bounded(Agent):
             agent, "next_reads", step, reads,
             lambda: agent.next_reads(step, sentence, reads, lengths, rho),
         )  # fmt: skip
-        # Reads never shrink, and after the source's end there is nothing to read.
+        # Reads never decrease and never exceed the source's length.
         return policy_reads.maximum(reads).maximum(least).minimum(lengths)
 
 
 @functools.lru_cache(maxsize=4096)
 def _fewest_reads(plan: SearchPlan, step: int, end_is_hidden: bool) -> int:
-    """Return the fewest source tokens with which one more than `step` may be written."""
+    """Return the fewest source tokens that allow `step` + 1 target tokens."""
 
     def limit(tokens: int) -> int:
-        """Return the most target tokens for so many source tokens, without the end symbols."""
+        """Return the maximum number of target tokens for a source, both without end symbols."""
         lengths = torch.tensor([tokens + 1])
         return int(length_bounds(plan, lengths, end_is_hidden=end_is_hidden)[1])
 

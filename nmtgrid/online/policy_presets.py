@@ -5,8 +5,8 @@
      "conditions": {"beam": 1, "finish_reading": false, "source": "words", "exit": null,
      "ensemble": false}, "weights": "best", "checksum": "whole:.."}}}
 
-`policy` is what `--policy` takes. What is guaranteed of the loss holds for the weights and the
-conditions that the policy was calibrated with.
+`policy` is what `--policy` takes. The guarantee on the loss holds only for the weights and the
+conditions of the calibration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nmtgrid.online.settings import (
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """The decoding conditions, beside a policy's settings, that a guarantee depends on."""
+    """The decoding conditions that a guarantee depends on, in addition to a policy's settings."""
 
     beam: Positive = 1
     finish_reading: bool = False
@@ -44,7 +44,7 @@ class Conditions:
     ensemble: bool = False
 
     def differences(self, others: Conditions) -> list[str]:
-        """Return in which options these conditions differ from others, one phrase each."""
+        """Return the options in which these conditions differ from `others`, one phrase each."""
         return [
             f"`--{name.replace('_', '-')}` is {_shown(here)}, not {_shown(there)}"
             for name, here in vars(self).items()
@@ -72,9 +72,9 @@ class PolicyPreset:
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an invalid name, or a policy whose settings are not one point."""
+        """Raise ConfigError for an invalid name, or a policy that is not exactly one setting."""
         check_policy_name(self.name)
-        # A model directory holds nothing that can run code, and no path to it.
+        # A model directory contains neither code nor a path to code.
         if self.policy.partition(" ")[0] not in KINDS:
             raise ConfigError(
                 f"`{self.policy}` is not a named policy.",
@@ -100,7 +100,7 @@ class PolicyPreset:
 
 @dataclasses.dataclass(frozen=True)
 class ChosenPolicy:
-    """The setting of the policy that decides when to read, and what it is stored as, if it is."""
+    """The setting of the policy that decides when to read, and the preset it comes from, if any."""
 
     setting: Setting
     preset: PolicyPreset | None = None
@@ -123,16 +123,16 @@ POLICY_FILE = SettingsFile(
 
 
 def check_policy_name(name: str) -> None:
-    """Raise ConfigError for a name that a text of `--policy` could not tell from a policy."""
+    """Raise ConfigError for a name that `--policy` could not distinguish from a policy's."""
     check_name(name, "A reading policy's settings", [ALL, *KINDS])
 
 
 def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], list[PolicyPreset]]:
     """Return the texts with stored names replaced by their policies, and the stored settings.
 
-    Stored names are those of the model directory in `folders`, of which there must be one. Raises
-    ConfigError that names every unknown name, and every stored one with further settings, and for
-    one name of two files; StorageError for a damaged file.
+    Names are looked up in the model directory in `folders`, which must then be the only one. Raises
+    ConfigError, which lists every unknown name, every stored name with further settings, and every
+    name that two files define; StorageError for a damaged file.
     """
     texts = list(texts)
     check_unique(texts)
@@ -156,10 +156,10 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
 
 
 def choose_policy(text: str | None, folder: Path) -> ChosenPolicy:
-    """Return the policy of a text as `--policy` takes it, for the model in `folder`.
+    """Return the policy that `text`, in the format of `--policy`, means for the model in `folder`.
 
-    None is the k that the model was trained with. Raises ConfigError where there is no such k and
-    for a text that gives several settings, and what `expand` does.
+    None is the k that the model was trained with. Raises ConfigError if there is no such k or the
+    text gives several settings, and what `expand` raises.
     """
     if text is None:
         k = trained_k(folder)

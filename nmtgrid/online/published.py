@@ -1,7 +1,7 @@
-"""Published curves of BLEU against latency, to plot next to one's own.
+"""Published curves of BLEU against latency, to plot next to your own.
 
 Test sets with greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where stated; AL
-by the length of the hypothesis, in source tokens: BPE units, or words for corpora without BPE.
+with the length of the hypothesis, in source tokens: BPE units, or words for corpora without BPE.
 The thesis counts no end symbol. The published evaluations of ITST and HMT count it on both sides,
 which shifts AL by 0.00 to 0.07 for wait-k, and by 1 token for paths that read everything first.
 
@@ -42,12 +42,12 @@ CORPORA = {
     "iwslt15-vi-en": Corpus("IWSLT'15 Vi-En", ("vi", "en"), 1268, "words"),
     "wmt15-de-en": Corpus("WMT'15 De-En", ("de", "en"), 2169, "BPE"),
 }
-"""The test sets of the curves; their models read words where it says so, else units of BPE."""
+"""The test sets of the curves; `unit` says whether their models read words or BPE units."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """BLEU in percent at an average lagging in source tokens; k, or the agent's threshold."""
+    """BLEU in percent and average lagging in source tokens; `setting`: k, or the threshold."""
 
     bleu: float
     al: float
@@ -56,10 +56,10 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One published model on one test set, by rising latency.
+    """One published model on one test set, with points in order of latency.
 
     `policy` is `wait-k`, `dynamic` (the thesis' agents) or a policy's name in its paper;
-    `lowercase` says that BLEU ignores case, by the data or by `multi-bleu -lc`.
+    `lowercase` says that BLEU ignores case, because of the data or of `multi-bleu -lc`.
     """
 
     data: str
@@ -81,7 +81,7 @@ class Curve:
 
     @property
     def title(self) -> str:
-        """What a legend says: the model, its source, the corpus, the case of BLEU, AL's unit."""
+        """The text of a legend: model, source, corpus, case of BLEU, and unit of AL."""
         case = "lc" if self.lowercase else "cased"
         corpus = self.corpus
         return f"{self.label}, {self.source}; {corpus.name}, {case}, {corpus.unit}"
@@ -89,7 +89,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The facts of an evaluation that make it comparable with published ones (None: unknown)."""
+    """The properties of an evaluation that comparisons need (None: unknown)."""
 
     languages: tuple[str, str] | None = None
     sentences: int | None = None
@@ -100,7 +100,7 @@ class Evaluation:
 def curves(data: str) -> tuple[Curve, ...]:
     """Return the curves on a data set such as `iwslt14-de-en`, the thesis' first.
 
-    Raises ConfigError for one without.
+    Raises ConfigError for a data set without curves.
     """
     matching = tuple(curve for curve in CURVES if curve.data == data)
     if not matching:
@@ -109,7 +109,7 @@ def curves(data: str) -> tuple[Curve, ...]:
 
 
 def mismatches(curve: Curve, evaluation: Evaluation, unit: Literal["token", "word"]) -> list[str]:
-    """Return why a curve does not compare with an evaluation whose latency counts `unit`s."""
+    """Return why a curve is not comparable with an evaluation whose latency counts `unit`s."""
     corpus, reasons = curve.corpus, []
     if evaluation.languages not in (None, corpus.languages):
         ours, theirs = ("-".join(pair) for pair in (evaluation.languages, corpus.languages))
@@ -152,7 +152,7 @@ def warnings(
     return list(dict.fromkeys(reasons))
 
 
-# The thesis' models, by how they were trained and, for agents, from which weights they started.
+# The thesis' models: how they were trained and, for agents, the weights they started from.
 _PERVASIVE = "Pervasive Attention, multi-path wait-k"
 _TRANSFORMER = "Transformer, multi-path wait-k"
 _OFFLINE_START = "Dynamic agent, offline start"
@@ -181,7 +181,7 @@ def _paper(data: str, label: str, source: str, points: str) -> Curve:
     return Curve(data, label, policy, source, True, tuple(Point(b, a) for b, a in numbers))
 
 
-# Papers, in the order of their curves; ITST's and others' tables stand beside their code.
+# Papers, in the order of their curves; the tables of ITST and others come with their code.
 _DUAL_PATHS = "Zhang and Feng 2022a"
 _GMA = "Zhang and Feng 2022b"
 _ITST = "Zhang and Feng 2022c"
@@ -194,7 +194,7 @@ _TIQ = "Jain et al. 2023"
 CURVES: tuple[Curve, ...] = (
     _thesis(
         "iwslt14-de-en", _PERVASIVE, "D.3", _WAITS,
-        # Of k = 5 table D.10 has 28.96.
+        # For k = 5 table D.10 has 28.96.
         (19.20, 25.73, 29.96, 30.44, 31.36), (-1.26, 1.28, 3.81, 5.97, 7.90),
     ),
     _thesis(
@@ -328,4 +328,4 @@ CURVES: tuple[Curve, ...] = (
         "22.70@0.06 27.97@2.19 29.91@3.46 30.85@4.85 31.99@6.56 31.98@8.34 32.46@10.12",
     ),
 )  # fmt: skip
-"""All of them; Pervasive Attention carries the thesis' agents."""
+"""All published curves; the thesis' agents belong to Pervasive Attention models."""

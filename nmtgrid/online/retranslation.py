@@ -9,7 +9,7 @@ has shown (Arivazhagan et al. 2020).
 `PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; an invariant
 test checks that both write the same tokens with the same delays.
 
-A prefix gets the source's end symbol, like the sentences of training: an offline model knows no
+A prefix gets the source's end symbol, like the sentences of training: an offline model has seen no
 other sources, and would seldom end its translation without it. A model trained along READ/WRITE
 paths may do better without the end symbol (`end_of_prefix`), because it has learned to predict from
 unfinished sources; that requires a prefix-safe model. For models that never see the end symbol
@@ -70,7 +70,7 @@ class PrefixPolicy(CheckedSettings):
 
     @property
     def memory(self) -> float:
-        """The successive prefixes whose translations are compared."""
+        """Number of successive prefixes whose translations are compared."""
         return 1
 
     @property
@@ -85,12 +85,12 @@ class PrefixPolicy(CheckedSettings):
 
     def translates(self, reads: int) -> bool:
         """Return whether the prefix of `reads` tokens is translated if the source may go on."""
-        # Where the floor lets the first token be written, its earlier prefixes must be known.
+        # For the first token at the floor, the translations of earlier prefixes must be known.
         first = math.ceil(max(1, self.floor) / self.stride) - (self.memory - 1)
         return not self.is_offline and not reads % self.stride and reads >= first * self.stride
 
     def most_tokens(self, reads: int) -> float:
-        """Return how many tokens the floor lets be written with so many reads."""
+        """Return the maximum number of tokens that the floor allows after `reads` source tokens."""
         return max(0, reads - self.floor + 1) if self.floor else math.inf
 
 
@@ -120,11 +120,11 @@ class CommitPolicy(PrefixPolicy):
         return faults
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
-        """Return how many tokens of the last of some successive translations are stable."""
+        """Return the number of stable tokens in the last of several successive translations."""
         raise NotImplementedError
 
     def committed_tokens(self, translations: Sequence[Sequence[int]], reads: int) -> int:
-        """Return how many tokens of the last of some successive translations are written."""
+        """Return the number of tokens to write of the last of several successive translations."""
         due = max(0, reads - self.cap + 1) if self.cap else 0
         stable = max(self.stable_tokens(translations), min(due, len(translations[-1])))
         return int(min(stable, self.most_tokens(reads)))
@@ -187,7 +187,7 @@ class Retranslation(PrefixPolicy):
         return math.isinf(self.mask)
 
     def shown_tokens(self, translation: Sequence[int], reads: int) -> Sequence[int]:
-        """Return what is shown of the translation of a prefix."""
+        """Return the part of a prefix's translation that is shown."""
         count = min(len(translation) - self.mask, self.most_tokens(reads))
         return translation[: int(max(0, count))]
 
@@ -197,8 +197,8 @@ class PrefixTranslation:
     """A policy's translation of a sentence, and the number of tokens erased on the way.
 
     `reads` of the hypothesis are the reads when each token was written, or became final if the
-    policy revises (metrics/erasure.py). Its log-probabilities are those of the translation that the
-    token was written from, or of the last one.
+    policy revises (metrics/erasure.py). Its log-probabilities are those of the translation that
+    each token was written from, or of the last one if the policy revises.
     """
 
     hypothesis: Hypothesis
@@ -213,7 +213,7 @@ class WrittenTokens:
     """
 
     def __init__(self, plan: SearchPlan) -> None:
-        """`plan` gives the norm of the finished translation's score."""
+        """`plan` determines the length norm of the finished translation's score."""
         self._plan = plan
         self._exit_scores: list[Tensor] = []
         self._num_exits: int | None = None
@@ -223,8 +223,8 @@ class WrittenTokens:
         self.exits: list[int] | None = None
         self._passes: list[VerifiedPass] | None = None
         self.alignments: list[Tensor] | None = None
-        """The shares of the source tokens read, one row for each of `reads`: the end symbol is the
-        last one's alone."""
+        """Alignment to the source tokens read, one row for each of `reads`; rows include the
+        source's end symbol once it has been read."""
         self.written_at: list[float] = []
         """When each of `reads` was written, by `time.perf_counter`."""
         self.is_finished = False
@@ -246,7 +246,7 @@ class WrittenTokens:
 
 
 class CommittedTokens(WrittenTokens):
-    """What a policy commits of the translations of a sentence's prefixes."""
+    """The tokens that a policy commits from the translations of a sentence's prefixes."""
 
     def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
         super().__init__(plan)
@@ -254,7 +254,7 @@ class CommittedTokens(WrittenTokens):
         self._translations: list[list[int]] = []
 
     def add(self, translation: Hypothesis, reads: int, *, is_whole: bool) -> None:
-        """Write what is stable of a prefix's translation, or all of the whole source's."""
+        """Write the stable part of a prefix's translation, or all of the whole source's."""
         self._translations.append(translation.tokens)
         if len(self._translations) > self._policy.memory:
             del self._translations[0]
@@ -329,7 +329,7 @@ class PrefixDecoder:
                 "prefix to the next.",
                 "Set `search.sample` to false.",
             )
-        # What a prefix without its end symbol is searched with.
+        # The agent for searching a prefix without its end symbol.
         self._agent = None if policy.end_of_prefix else _AllButEnd()
         engine.check(models, plan, align, agent=self._agent, halt=halt)
         self.models, self.policy = list(models), policy
@@ -339,9 +339,9 @@ class PrefixDecoder:
         self._heap = HeapTrimmer()
 
     def decode(self, sources: Sequence[Sequence[int]]) -> list[PrefixTranslation]:
-        """Return what the policy writes for each source, given as ids without the end symbol.
+        """Return the policy's translation of each source, given as ids without the end symbol.
 
-        All prefixes of one length, or with `Retranslation` all prefixes, are one search.
+        All prefixes of the same length, or with `Retranslation` all prefixes, form one search.
         """
         if isinstance(self.policy, CommitPolicy):
             results = self._commit(self.policy, sources)
@@ -354,7 +354,7 @@ class PrefixDecoder:
     def _commit(
         self, policy: CommitPolicy, sources: Sequence[Sequence[int]]
     ) -> list[PrefixTranslation]:
-        """Translate the prefixes of one length of all sentences, then those of the next."""
+        """Translate the prefixes of all sentences, one prefix length after the other."""
         written = [CommittedTokens(policy, self.plan) for _ in sources]
         for reads in filter(policy.translates, range(1, max(map(len, sources), default=0) + 1)):
             live = [index for index, source in enumerate(sources) if len(source) >= reads]
@@ -363,7 +363,7 @@ class PrefixDecoder:
             translations = self.translate(prefixes, forced, live)
             for index, translation in zip(live, translations, strict=True):
                 written[index].add(translation, reads, is_whole=False)
-        # The whole sources all together: their search alone has the plan's least length.
+        # All whole sources together: the plan's minimum length applies to their search only.
         forced = [sentence.tokens for sentence in written]
         translations = self.translate(sources, forced, are_whole=True)
         for sentence, source, translation in zip(written, sources, translations, strict=True):
@@ -408,10 +408,10 @@ class PrefixDecoder:
         *,
         are_whole: bool = False,
     ) -> list[Hypothesis]:
-        """Return the best translation of each prefix of a source that goes on, or `are_whole`.
+        """Return the best translation of each prefix, or with `are_whole` of each whole source.
 
-        Each begins with the tokens of `forced`, which has one list for each prefix, or none at all.
-        `keys` tell sentences apart to the halt (None: their positions).
+        Each translation begins with the tokens of `forced`, which has one list for each prefix, or
+        none at all. `keys` identify the sentences to the halt (None: their positions).
         """
         plan = self.plan if are_whole else dataclasses.replace(self.plan, min_length=0)
         keys = range(len(prefixes)) if keys is None else keys
@@ -454,9 +454,9 @@ class PrefixStream(CommittedTokens):
         self._source: list[int] = []
 
     def read(self, tokens: Iterable[int]) -> list[int]:
-        """Take source tokens that have arrived; return the target tokens that follow from them.
+        """Take newly arrived source tokens; return the target tokens written in response.
 
-        Each of them makes a prefix, whether they come one by one or several at once.
+        Each token makes a new prefix, whether tokens arrive one by one or several at once.
         """
         before = len(self.tokens)
         for token in tokens:

@@ -45,9 +45,9 @@ WORDS_PER_MINUTE = 150.0
 class PolicyKind:
     """A named policy: its summary, the setting that is swept, and the default sweep.
 
-    `make` is the name of its class, empty for the oracle, which is no policy. `letter` stands for
-    the swept setting in titles, `shown` for the policy beside a curve. `is_whole`: the swept
-    setting is a whole number, or infinite.
+    `make` is the name of its class, empty for the oracle, which is not a policy. `letter` denotes
+    the swept setting in titles, `shown` the policy next to a curve. `is_whole`: the swept setting
+    is a whole number, or infinite.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PolicyKind:
 
     @property
     def label(self) -> str:
-        """What the policy is called beside its curve."""
+        """The policy's label next to its curve."""
         return self.shown or self.name
 
 
@@ -150,64 +150,64 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """What the policy is called beside its curve."""
+        """The policy's label next to its curve."""
         # Results of older versions have FILE.py:Class.
         return self.policy.rpartition(":")[2] if self.kind is None else self.kind.label
 
     @property
     def curve(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
-        """What the settings of one curve share: the policy and its settings that are not swept."""
+        """The key of the setting's curve: the policy and its settings that are not swept."""
         return self.policy, self.options
 
     @property
     def curve_label(self) -> str:
-        """What the curve is called: `confidence, floor = 2`."""
+        """The curve's label: `confidence, floor = 2`."""
         return ", ".join([self.label, *(f"{name} = {value}" for name, value in self.options)])
 
     @property
     def is_offline(self) -> bool:
         """Whether the whole source is read before the first write, as far as is known.
 
-        What an infinite setting means to a user-defined policy is not known.
+        It is not known what an infinite setting means to a user-defined policy.
         """
         is_infinite = self.kind is not None and math.isinf(self.value)
         return is_infinite and not dict(self.options).get("cap")
 
     @property
     def translates_prefixes(self) -> bool:
-        """Whether the policy translates source prefixes, each by a search of its own."""
+        """Whether the policy translates source prefixes, each with a separate search."""
         return self.kind is not None and self.kind.translates_prefixes
 
     @property
     def is_short(self) -> bool:
-        """Whether the policy's letter stands for nothing else, so that its name is left out."""
+        """Whether the letter is unique to the policy, so that titles omit the policy's name."""
         return self.policy in ("wait-k", "threshold", "oracle")
 
     @property
     def title(self) -> str:
-        """The setting for people: `k = 3`, `confidence p = 0.8, floor = 2`."""
+        """The setting as displayed: `k = 3`, `confidence p = 0.8, floor = 2`."""
         name = "" if self.is_short else f"{self.label} "
         value = f"{name}{self.letter} = {self.number}" if self.key else self.label
         return ", ".join([value, *(f"{name} = {value}" for name, value in self.options)])
 
     @property
     def full_title(self) -> str:
-        """The setting with the policy's label in any case: `agent, τ = 0.5`."""
+        """The title that always includes the policy's label: `agent, τ = 0.5`."""
         return f"{self.label}, {self.title}" if self.is_short else self.title
 
     @property
     def short_title(self) -> str:
-        """The setting as tables have it: `k=3`."""
+        """The setting as written in tables: `k=3`."""
         return self.title.replace(" = ", "=")
 
     @property
     def letter(self) -> str:
-        """What stands for the swept setting in titles, or nothing."""
+        """The symbol of the swept setting in titles, or nothing."""
         return self.key if self.kind is None else self.kind.letter
 
     @property
     def number(self) -> str:
-        """The value for people."""
+        """The value as displayed."""
         return "∞" if math.isinf(self.value) else f"{self.value:.15g}"
 
     @property
@@ -265,8 +265,8 @@ def _written(value: Any) -> str:
 def policy_class(name: str) -> Any:
     """Return the class of a policy by its name.
 
-    Raises ConfigError for an unknown name, for one that two policies have, and for a class of
-    one's own that is no usable policy.
+    Raises ConfigError for an unknown name, for a name that two policies share, and for a
+    user-defined class that is not a usable policy.
     """
     from nmtgrid.online import policies, retranslation
 
@@ -294,13 +294,13 @@ def policy_class(name: str) -> Any:
 
 
 def _check_dataclass(policy: type) -> None:
-    """Raise ConfigError if a class of a user-defined policy has settings but is no dataclass."""
+    """Raise ConfigError if a user-defined policy has settings but is not a dataclass."""
     from nmtgrid.online.policies import Policy
 
     if lost := undecorated(policy, Policy):
         name = lost[0].__name__
         raise ConfigError(
-            f"{definition_line(name)}the reading policy `{name}` is no dataclass: "
+            f"{definition_line(name)}the reading policy `{name}` is not a dataclass: "
             f"{list_names(lost[1])} would be ignored.",
             f"Write `@dataclasses.dataclass(frozen=True)` above `class {name}`.",
         )
@@ -311,14 +311,14 @@ def unknown_policy(name: str, stored: Iterable[str] | None = None) -> ConfigErro
     own = own_definitions(lambda value: True)
     if name in own:
         return ConfigError(
-            f"{definition_line(name)}`{name}` is no reading policy: it must be a subclass of "
+            f"{definition_line(name)}`{name}` is not a reading policy: it must be a subclass of "
             "`nmtgrid.online.policies.Policy`.",
             f"Write `class {name}(Policy)`.",
         )
     problem = f"There is no reading policy `{shortened(name)}`"
     if stored is not None:
         problem += ", and none is stored under this name"
-    # The nearest name is a part of the problem: of several unknown names each has its own.
+    # The nearest name is part of the problem: each of several unknown names has its own.
     known = nearest(name, [*KINDS, *(stored or ()), *own_policies()])
     first, _, settings = name.partition(":")
     if first in KINDS and settings:
@@ -327,7 +327,7 @@ def unknown_policy(name: str, stored: Iterable[str] | None = None) -> ConfigErro
 
 
 def own_policies() -> dict[str, Any]:
-    """Return the classes of policies in the files that were imported, by name."""
+    """Return the policy classes of the imported user files, by name."""
     from nmtgrid.online.policies import Policy
 
     return own_definitions(lambda value: isinstance(value, type) and issubclass(value, Policy))
@@ -336,9 +336,9 @@ def own_policies() -> dict[str, Any]:
 def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
     """Return the settings of `NAME setting=values ...`, all combinations of the values.
 
-    NAME may be FILE.py:Class. Numbers may be lists, as `1..9:2` or `0.5,0.7`; without one for the
-    setting that is swept, it takes its usual sweep, or its default if not `sweeps`. Raises
-    ConfigError that names every fault, also for more combinations than a list may have numbers.
+    NAME may be FILE.py:Class. Numbers may be lists such as `1..9:2` or `0.5,0.7`. If the swept
+    setting has no value, it takes its default sweep, or its default value if not `sweeps`. Raises
+    ConfigError, which names every fault, including more combinations than a list may have numbers.
     """
     words = text.split()
     if not words:
@@ -346,7 +346,7 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
     name, changes = imported_name(words[0]), words[1:]
     if name == "oracle":
         raise ConfigError(
-            "The oracle is no policy that can translate: it follows the reference.",
+            "The oracle cannot translate: it follows the reference.",
             "`nmtgrid online-eval MODEL --oracle LIST` evaluates it.",
         )
     policy = policy_class(name)
@@ -397,9 +397,9 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
 
 ALL = "all"
 USUAL_K = 3
-"""The k of wait-k where it is named without one; its class has no default."""
+"""The k of wait-k if none is named; its class has no default."""
 _MAY_BE_INFINITE = ("k", "n", "mask")
-"""Names of settings that may be infinite where they are swept, also by a user-defined policy."""
+"""Names of settings that may be infinite if they are swept, also in user-defined policies."""
 _COMMON = ("floor", "cap")
 """Settings that all policies have."""
 
@@ -422,7 +422,7 @@ def named_policies(text: str | None) -> list[str]:
 class PolicySetting:
     """A setting of a policy, for user interfaces: its type, default and meaning.
 
-    `default` is None for a setting that must have a value, and "inf" for an infinite one.
+    `default` is None for a setting that must have a value, and "inf" for an infinite default.
     """
 
     name: str
@@ -454,10 +454,10 @@ def policy_settings(name: str) -> list[PolicySetting]:
 
 
 def _settings_of(policy: Any) -> dict[str, type]:
-    """Return the settings of a policy and their types, without `finish_reading`, an option."""
+    """Return the settings of a policy and their types, except `finish_reading`, an option."""
     hints = typing.get_type_hints(policy)
     names = [field.name for field in dataclasses.fields(policy) if field.name != "finish_reading"]
-    # Its own before those that all have.
+    # The policy's own settings come before the common ones.
     names.sort(key=lambda name: name in _COMMON)
     return {name: hints[name] for name in names}
 
@@ -465,7 +465,7 @@ def _settings_of(policy: Any) -> dict[str, type]:
 def _swept(name: str, policy: Any) -> str:
     """Return the setting of a policy that is swept.
 
-    That of a user's policy is the first that is a number and its own, if there is one.
+    For a user-defined policy it is the first numeric setting that is not common to all, if any.
     """
     if name in KINDS:
         return KINDS[name].sweep
@@ -487,7 +487,7 @@ def _default(policy: Any, name: str) -> Any:
 
 def _values(text: str, policy: str, key: str, hint: type, is_swept: bool) -> list[Any]:
     """Return the values of a setting of the type `hint`."""
-    # Results store an infinite value of the swept setting alone.
+    # Results can store an infinite value of the swept setting only.
     option, is_count = f"{policy} {key}", key in _MAY_BE_INFINITE
     infinite = is_count and is_swept
     # A span such as 1..9 needs no step if its ends are whole.
@@ -504,9 +504,9 @@ def _values(text: str, policy: str, key: str, hint: type, is_swept: bool) -> lis
 
 
 def read_setting(text: str) -> Setting:
-    """Return the setting of a text as for `read_policy`, with one value for each setting.
+    """Return the only setting of a text as for `read_policy`, with one value for each setting.
 
-    What the text does not name has its default.
+    Settings that the text does not name have their defaults.
     """
     settings = read_policy(text, sweeps=False)
     if len(settings) > 1:
@@ -525,9 +525,9 @@ def read_settings(
 ) -> list[Setting]:
     """Return the settings of three lists of numbers and of further policies, wait-k first.
 
-    `policies` are texts of `read_policy`. None and nothing everywhere: wait-k's usual sweep. Raises
-    ConfigError that names every fault: a k below 1, a threshold outside (0, 1), a negative lambda,
-    what `base.spans` refuses, what a policy does, and one name of two files.
+    `policies` are texts of `read_policy`. If nothing is given, the result is wait-k's default
+    sweep. Raises ConfigError, which names every fault: a k below 1, a threshold outside (0, 1), a
+    negative lambda, what `base.spans` or a policy rejects, and a name that two files define.
     """
     if k is None and thresholds is None and oracle is None and not policies:
         k = KINDS["wait-k"].values

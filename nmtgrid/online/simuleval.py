@@ -1,14 +1,14 @@
 """SimulEval's logs: read, scored in both conventions, and written for `simuleval --score-only`.
 
 A log is a folder with `instances.log`, one JSON object for each sentence, and `config.yaml`, which
-says that source and target are text. Units are words: as many delays as the prediction has words,
-each the number of source words read when the word was written.
+says that source and target are text. Units are words: there is one delay for each word of the
+prediction, the number of source words read when the word was written.
 
     {"index": 0, "prediction": "...", "delays": [2, 3], "elapsed": [0, 0],
      "prediction_length": 2, "reference": "...", "source": "...", "source_length": 3}
 
-`elapsed` are delays with the time of computation added, in the units of `source_length`; SimulEval
-itself measures none on text and writes zeros.
+`elapsed` are delays plus computation time, in the units of `source_length`; SimulEval itself does
+not measure it on text and writes zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Tokenizer = Literal["13a", "none", "intl", "zh", "char"]
 class Instance:
     """One sentence of a log; `delays` in source words, one for each word of the prediction.
 
-    `elapsed` are those with the time of computation; none where that was not measured.
+    `elapsed` are delays plus computation time; empty if that was not measured.
     """
 
     index: int
@@ -57,7 +57,7 @@ class Instance:
 
     @property
     def reference_length(self) -> int:
-        """The reference's words as SimulEval counts them, without one the prediction's."""
+        """Number of words in the reference, as SimulEval counts; without one in the prediction."""
         return len(self.delays) if self.reference is None else reference_words(self.reference)
 
 
@@ -65,8 +65,8 @@ class Instance:
 class LogScore:
     """The scores of a log: latency in both conventions, and BLEU.
 
-    `computation_aware` is SimulEval's convention with `elapsed` in place of the delays, None where
-    it was not measured. `bleu` is None where it cannot be computed; `notes` say why, for people.
+    `computation_aware` is SimulEval's convention with `elapsed` instead of the delays, None if it
+    was not measured. `bleu` is None if it cannot be computed; `notes` are messages that say why.
     """
 
     thesis: Latency
@@ -102,7 +102,7 @@ def score(
 ) -> LogScore:
     """Return latency and BLEU of a log's sentences; `tokenizer` is SacreBLEU's.
 
-    `own` are further metrics of latency.
+    `own` are user-defined latency metrics.
 
     Latency leaves out sentences without a prediction, as SimulEval does, and those with an empty
     source, which SimulEval cannot score. BLEU counts all sentences.
@@ -129,7 +129,7 @@ def score(
 
 
 def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str]) -> Score | None:
-    """Return corpus BLEU; None, with a note, where it would not be that of the log."""
+    """Return corpus BLEU; None, with a note, if it would not be that of the log."""
     count = len(instances)
     references = [instance.reference for instance in instances if instance.reference is not None]
     filled = sum(bool(reference.strip()) for reference in references)
@@ -144,7 +144,7 @@ def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str])
     else:
         if filled < count:
             notes.append(f"{count - filled:,} references are empty and count as such in BLEU.")
-        # Of those that end in a full stop, most have a blank before it.
+        # Most references that end in a full stop have a space before it.
         stops = [r.endswith(" .") for r in map(str.rstrip, references) if r.endswith(".")]
         if tokenizer != "none" and sum(stops) > len(stops) / 2:
             notes.append(
@@ -153,7 +153,7 @@ def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str])
             )
         if tokenizer not in ("zh", "char") and is_unsegmented(count_unspaced(references)):
             notes.append(
-                "The references have no spaces between words, and BLEU counts what stands between "
+                "The references have no spaces between words, but BLEU counts words separated by "
                 "spaces: `--sacrebleu-tokenizer zh` counts Chinese characters, `char` all."
             )
         return bleu([instance.prediction for instance in instances], references, tokenizer)
@@ -161,16 +161,16 @@ def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str])
 
 
 def _is_computation_aware(instances: Sequence[Instance], notes: list[str]) -> bool:
-    """Return whether all words have an `elapsed`, which is at least their delay and never shrinks.
+    """Return whether all words have an `elapsed` that is at least their delay and never decreases.
 
-    Leaves a note where only some do: averages of those would compare with nothing.
+    Adds a note if only some do: averages over those would not be comparable with others.
     """
     if not any(instance.elapsed for instance in instances):
         return False
     for instance in instances:
         is_late = [e >= d for e, d in zip(instance.elapsed, instance.delays, strict=False)]
         grows = all(before <= after for before, after in itertools.pairwise(instance.elapsed))
-        # Where nothing was measured, `elapsed` is shorter than the delays.
+        # `elapsed` is shorter than the delays if nothing was measured.
         if len(is_late) < len(instance.delays) or not all(is_late) or not grows:
             notes.append(
                 f"No computation-aware latency: `elapsed` of index {instance.index} is not its "
@@ -181,11 +181,11 @@ def _is_computation_aware(instances: Sequence[Instance], notes: list[str]) -> bo
 
 
 def read_log(path: str | Path) -> list[Instance]:
-    """Return the sentences of an `instances.log` (or of the folder that holds one), in its order.
+    """Return the sentences of an `instances.log` (or of the folder that contains it), in its order.
 
-    Logs of SimulEval before 1.0 end a prediction with `</s>` and give it a delay: both are taken
-    away, and reading the source's end does not count. Raises InputError with the file and the line
-    for what is no JSON object, lacks something, contradicts itself, or is of speech.
+    Logs of SimulEval before 1.0 end a prediction with `</s>` and give it a delay: both are removed,
+    and reading the source's end does not count. Raises InputError with the file and the line if a
+    line is not a JSON object, is incomplete or inconsistent, or is of speech.
     """
     path = path if str(path) == "-" or not Path(path).is_dir() else Path(path, LOG)
     instances: list[Instance] = []
@@ -210,9 +210,9 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
 
     An earlier log in `folder` is replaced. Raises InputError, before anything is written,
     for a sentence that SimulEval could not read: delays that do not fit the words, no reference,
-    or words for an empty source. StorageError when the disk refuses.
+    or words for an empty source. Raises StorageError if the log cannot be written.
     """
-    # All sentences are checked before the first byte is written: a half log is worse than none.
+    # All sentences are checked before the first byte is written: a partial log is worse than none.
     lines = []
     for instance in instances:
         try:
@@ -255,9 +255,9 @@ class _Line(Record):
     metric: Any = None
 
     def instance(self) -> Instance:
-        """Return the sentence. Raises ValueError where its fields contradict each other."""
+        """Return the sentence. Raises ValueError if its fields contradict each other."""
         prediction, delays = self.prediction, self.delays
-        # Zeros stand for what was not measured.
+        # Zeros mean that nothing was measured.
         elapsed = self.elapsed if self.elapsed and any(self.elapsed) else []
         if elapsed and len(elapsed) != len(delays):
             raise ValueError(f"there are {len(elapsed):,} `elapsed` for {len(delays):,} delays.")
@@ -284,7 +284,7 @@ def _check_delays(delays: Sequence[float], prediction: str) -> None:
     for before, after in itertools.pairwise(delays):
         if after < before:
             raise ValueError(f"delays must not decrease, but {after:g} follows {before:g}.")
-    # Words may hold separators of Unicode: those that SimulEval splits at, or blanks only.
+    # Words may contain Unicode spaces: count as SimulEval splits, or at blanks only.
     counts = {len(prediction.split()), sum(map(bool, prediction.split(" ")))}
     if len(delays) not in counts:
         raise ValueError(f"there are {len(delays):,} delays for {max(counts):,} predicted words.")

@@ -1,15 +1,15 @@
-"""An agent for SimulEval (1.1), text to text; the only module that imports that program.
+"""An agent for SimulEval (1.1), text to text; the only module that imports SimulEval.
 
     simuleval --agent nmtgrid/online/simuleval_agent.py --model MODEL --k 3 \\
         --source test.de --target test.en --output DIR
 
 or, wherever nmtgrid is installed, `--agent-class nmtgrid.online.simuleval_agent.StreamAgent`.
 SimulEval must run in an interpreter that has nmtgrid too. Sources are raw lines, predictions raw
-words, for raw references: a word goes out when the next one begins, for until then a comma or `'s`
-may come that belongs to it. With `--tokenized` predictions are tokenised words, written as soon as
-they are final, for tokenised references and `--sacrebleu-tokenizer none`.
-`policy()` is called once for each word that has come: all that is final by then goes out in one
-action. This module loads without SimulEval; only the class needs it, and
+words, for raw references: a word is written when the next one begins, because until then a comma or
+`'s` that belongs to it may follow. With `--tokenized` predictions are tokenised words, written as
+soon as they are final, for tokenised references and `--sacrebleu-tokenizer none`. `policy()` is
+called once for each source word: all words that are final by then are written in one action. This
+module loads without SimulEval; only the class needs it, and
 `python -m nmtgrid.online.simuleval_agent` prints SimulEval's command line, or how to install it.
 """
 
@@ -33,7 +33,7 @@ class Session:
     """The sentence being translated: takes all source words so far, returns words to write."""
 
     def __init__(self, translator: StreamTranslator, tokenized: bool = False) -> None:
-        """`tokenized` leaves the words as the Moses tokenizer has them, with its escapes."""
+        """With `tokenized` words stay as the Moses tokeniser writes them, with its escapes."""
         self._translator = translator
         self._is_raw = not tokenized and translator.pipeline.target.moses.tokenizes
         self.reset()
@@ -48,7 +48,7 @@ class Session:
         """Return words to write and whether they are the last; None means READ.
 
         The translation ends with the source, never before: a line that becomes too long for one
-        piece goes on with another one after the end of the first.
+        piece continues with another piece after the first has ended.
         """
         words: list[str] = []
         for segment in source[self._fed :]:
@@ -71,7 +71,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     policies = arguments.k, arguments.threshold, arguments.policy
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
-    # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
+    # Imported late, so that `--help`, which only calls `add_arguments`, need not load torch.
     from nmtgrid.online.settings import Setting
     from nmtgrid.online.stream import simultaneous
     from nmtgrid.search.translate import load
@@ -101,14 +101,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Read while the reader's probability of READ is at least this.",
     )  # fmt: skip
     parser.add_argument(
-        "--policy", help="A reading policy, `confidence threshold=0.8`, or the class of your own."
+        "--policy", help="A reading policy, `confidence threshold=0.8`, or a user-defined class."
     )
     parser.add_argument(
         "--import", dest="imports", action="append", default=[], metavar="FILE",
         help="Run this Python file first, which defines a policy or an architecture.",
     )  # fmt: skip
     parser.add_argument(
-        "--finish-reading", action="store_true", help="No end before all has been read."
+        "--finish-reading",
+        action="store_true",
+        help="Do not end a translation before the whole source is read.",
     )
     parser.add_argument(
         "--tokenized", action="store_true", help="Write tokenised words, for tokenised references."
@@ -117,7 +119,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def agent_class() -> type[Any]:
-    """Return the class that SimulEval drives. Raises ConfigError where SimulEval is missing."""
+    """Return the class that SimulEval drives. Raises ConfigError if SimulEval is missing."""
     try:
         from simuleval.agents import TextToTextAgent
         from simuleval.agents.actions import ReadAction, WriteAction
@@ -150,14 +152,14 @@ def agent_class() -> type[Any]:
             action = self.session.turn(self.states.source, self.states.source_finished)
             return ReadAction() if action is None else WriteAction(action[0], finished=action[1])
 
-    # SimulEval names the class in its log: as if the module had defined it.
+    # SimulEval logs the class by name: make it look like one defined at module level.
     StreamAgent.__module__ = __name__
     StreamAgent.__qualname__ = "StreamAgent"
     return StreamAgent
 
 
 def __getattr__(name: str) -> Any:
-    # `--agent-class` looks the name up here; the class is made then, not on import.
+    # `--agent-class` looks the name up here; the class is created then, not on import.
     if name == "StreamAgent":
         globals()[name] = agent_class()
         return globals()[name]
@@ -172,7 +174,7 @@ if "simuleval" in sys.modules:
 
 
 def main() -> int:
-    """Say how SimulEval is called with this agent, or how it is installed; return the exit code."""
+    """Print how to call SimulEval with this agent, or how to install it; return the exit code."""
     try:
         agent_class()
     except ConfigError as fault:

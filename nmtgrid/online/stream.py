@@ -5,8 +5,8 @@
 use it.
 
 The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
-An invariant test checks that a stream writes the same, after the same reads, as a batched search
-(search/engine.py, beam 1) with the same agent.
+An invariant test checks that a stream writes the same tokens after the same reads as a batched
+search (search/engine.py, beam 1) with the same agent.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class TokenStream(WrittenTokens):
         halt: Halt | Verified | None = None,
         align: bool = False,
     ) -> None:
-        """`models` are in evaluation mode, on `device`; of the plan only lengths count.
+        """`models` are in evaluation mode, on `device`; only the plan's length settings apply.
 
-        `halt` says where tokens leave the decoder early (None: nowhere); `align` keeps how each
-        token was aligned. Raises ConfigError where a model, the agent or the halt cannot go online,
-        or a model does not align.
+        `halt` decides where tokens exit the decoder early (None: nowhere); `align` keeps each
+        token's alignment. Raises ConfigError if a model, the agent or the halt cannot be used in
+        streaming, or if a model yields no alignment.
         """
         # A coverage penalty needs attention over the whole source; the plan's may be a default.
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), align, agent, halt)
@@ -83,7 +83,7 @@ class TokenStream(WrittenTokens):
         self._waiting: deque[int] = deque()
         self._columns = 0
         self._source_has_ended = self._is_considered = self._is_fed = False
-        # What would be written next, with the columns that there are; None: not computed.
+        # The next prediction, given the columns so far; None: not computed yet.
         self._proposed: Averaged | None = None
         if halt is not None:
             self.exits, self._num_exits = [], models[0].traits.num_exits
@@ -91,7 +91,7 @@ class TokenStream(WrittenTokens):
             self.alignments = []
 
     def read(self, tokens: Iterable[int]) -> list[int]:
-        """Take source tokens that have arrived; return the target tokens that follow from them."""
+        """Take newly arrived source tokens; return the target tokens written in response."""
         self._waiting.extend(tokens)
         # READ and WRITE alternate until the agent wants a token that has not arrived.
         before = len(self.tokens)
@@ -128,7 +128,7 @@ class TokenStream(WrittenTokens):
         if not self._columns or self._source_has_ended:
             return not self._columns
         rho = self._reading() if self._agent.wants_reading else None
-        # One column more than there are: an agent that answers with that wants to read.
+        # One column more than there are: an agent that returns this length wants to read.
         before = self._first + (self.reads[-1] if self.reads else 1)
         length = self._first + self._columns + 1
         next_reads = self._agent.next_reads(len(self.tokens), self._first, before, length, rho)
@@ -141,7 +141,7 @@ class TokenStream(WrittenTokens):
         return not bool(self._agent.writes(proposal))
 
     def _propose(self) -> Averaged:
-        """Return what the models would write next with the columns that there are."""
+        """Return the models' next prediction, given the columns so far."""
         if not self._is_fed:
             last = self._last_token()
             self._states = [model.feed(last, state) for model, state in self._pairs()]
@@ -155,7 +155,7 @@ class TokenStream(WrittenTokens):
         return self._proposed
 
     def _reading(self) -> Tensor:
-        """Return [1, S]: the probability of reading on, for each column, in the present row."""
+        """Return [1, S]: the probability of READ in each column of the current row."""
         # The reader's row is fed once for each written token; later READs extend it by columns.
         if not self._is_considered:
             last = self._last_token()
@@ -166,7 +166,7 @@ class TokenStream(WrittenTokens):
 
     def _write(self) -> None:
         if self._agent.wants_reading:
-            self._reading()  # the reader has to see every token, also where nothing is left to read
+            self._reading()  # the reader has to see every token, even if nothing is left to read
         following = self._constrain(self._predict())
         value, token = following.max(1)
         self.log_probabilities.append(float(value))
@@ -213,9 +213,9 @@ class TokenStream(WrittenTokens):
         return step
 
     def _constrain(self, following: Tensor) -> Tensor:
-        """Strike out what must not follow, as the search does."""
-        # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
-        # has to be known.
+        """Mask the tokens that must not follow, as the search does."""
+        # The minimum length of the source, including its end symbol; `Bounded` ensures that no more
+        # needs to be known.
         length = self._first + self._columns + (not self._source_has_ended)
         early = self._agent.finish_reading and not self._source_has_ended
         constraints = [ForbidEnd(torch.ones_like(self._first, dtype=torch.bool))] if early else []
@@ -234,9 +234,10 @@ class TokenStream(WrittenTokens):
 class WrittenToken:
     """A target unit of a line, as soon as it has been written.
 
-    `reads` are the source units of the line read by then, the end symbol counted, `seconds` those
-    of work since the line began. `alignment` are shares of the source units read, the end symbol
-    last where it was; None for a model that yields none. `is_end` marks the end symbol.
+    `reads` is the number of source units of the line read by then, including the end symbol,
+    `seconds` the computation time since the line began. `alignment` has a weight for each source
+    unit read, and for the end symbol once it is read; None if the model yields none. `is_end` marks
+    the end symbol.
     """
 
     unit: str
@@ -251,8 +252,8 @@ class WrittenToken:
 class Stream:
     """A piece of a line being translated: takes words in units, returns tokenised target words.
 
-    A target word is returned once it is final: with its last unit, or with the next one where only
-    that shows that it has ended.
+    A target word is returned once it is final: with its last unit, or with the next one if only
+    that shows that the word has ended.
     """
 
     def __init__(self, stream: TokenStream | PrefixStream, pipeline: Pipeline) -> None:
@@ -261,37 +262,37 @@ class Stream:
         self.source: list[str] = []
         """Source units that have arrived."""
         self.word_sizes: list[int] = []
-        """How many units each raw source word has."""
+        """Number of units of each raw source word."""
         self.target: list[str] = []
         """Target units that have been written."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether the translation has ended; what still arrives is not read."""
+        """Whether the translation has ended; units that arrive later are not read."""
         return self._stream.is_finished
 
     def read(self, units: list[str]) -> Iterator[list[str]]:
-        """Take the units of a raw word; yield after each the target words that are final by it."""
+        """Take the units of a raw word; yield after each the target words that it makes final."""
         self.source += units
         self.word_sizes.append(len(units))
         for token in self._pipeline.source_vocabulary.encode(units):
             yield self._words(self._stream.read([token]))
 
     def end(self) -> list[str]:
-        """Take the sentence's end; return the rest of the translation: nothing for no source."""
+        """Take the sentence's end; return the rest of the translation, nothing without a source."""
         if not self.source:
             return []
         return self._words(self._stream.end())
 
     @property
     def written_at(self) -> list[float]:
-        """When each unit was written, and the end symbol, by `time.perf_counter`."""
+        """Times at which the units and the end symbol were written, by `time.perf_counter`."""
         return self._stream.written_at
 
     def written(self, index: int) -> WrittenToken:
-        """Return a unit that has been written, the end symbol last; its reads are the piece's.
+        """Return a written unit, the end symbol being the last one; its reads are the piece's.
 
-        Its seconds are 0, as they are measured for the whole line.
+        Its seconds are 0, because they are measured for the whole line.
         """
         stream, is_end = self._stream, index == len(self.target)
         rows = stream.alignments
@@ -320,13 +321,13 @@ class Stream:
             self._units.append(unit)
             if mark != SPACE and not (mark and unit.endswith(JOINER)):
                 words += self._take_word()
-        # A last unit that may go on is final with the end symbol.
+        # The end symbol makes the last word final, even if it could continue.
         if self.is_finished:
             words += self._take_word()
         return words
 
     def _take_word(self) -> list[str]:
-        """Return the word of the units that are buffered, and clear these; nothing for no units."""
+        """Return the word of the buffered units, nothing if there are none; clear the buffer."""
         units, self._units = self._units, []
         return self._pipeline.target.join(units).split()
 
@@ -349,14 +350,14 @@ class StreamTranslator:
     def of(
         cls, translator: Translator, agent: Agent | PrefixPolicy, *, align: bool = False
     ) -> StreamTranslator:
-        """Return what translates streams as `translator` does lines, but greedily."""
+        """Return a translator of streams that decodes like `translator`, but greedily."""
         return cls(
             translator.models, translator.pipeline, agent, stream_plan(translator.plan),
             translator.device, translator.bf16, translator.halt, translator.limits, align,
         )  # fmt: skip
 
     def begin(self) -> LineStream:
-        """Return a new line. Raises ConfigError where a model cannot go online."""
+        """Return a new line. Raises ConfigError if a model cannot translate simultaneously."""
         return LineStream(self)
 
     def begin_piece(self) -> Stream:
@@ -376,10 +377,10 @@ class StreamTranslator:
 
 
 class LineStream:
-    """A raw line being translated: one stream, or several in turn for a long line.
+    """A raw line being translated: one stream, or several in succession for a long line.
 
-    Takes raw words and returns tokenised target words, as `Stream` does. A word with more
-    units than a piece may have is several.
+    Takes raw words and returns tokenised target words, as `Stream` does. A word with more units
+    than a piece may have counts as several words.
     """
 
     def __init__(self, translator: StreamTranslator) -> None:
@@ -387,36 +388,36 @@ class LineStream:
         self._splitter = OnlineSplitter(translator.limits, translator.pipeline.source.moses)
         self.pieces: list[Stream] = [translator.begin_piece()]
         self.latest_units: list[str] = []
-        """The units of the latest word, also those that it has not been fed yet."""
+        """The units of the latest word, including those that have not been fed yet."""
         self._piece_has_ended = self._line_has_ended = False
         self._arrived = 0
         # Units that had arrived when the end of each piece was known.
         self._seen: list[int] = []
-        # Seconds of work so far, and those at each write of each piece.
+        # Computation time in seconds: so far, and at each write of each piece.
         self._worked = 0.0
         self._seconds: list[list[float]] = []
-        # What `new_tokens` has returned: of which piece how many, and the reads of the last one.
+        # State of `new_tokens`: the last piece, its number of tokens returned, and their reads.
         self._returned = (0, 0)
         self._latest = 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether all that was read is translated; a line that becomes long has further pieces."""
+        """Whether all that was read is translated; a long line may continue with another piece."""
         return self.pieces[-1].is_finished
 
     def read(self, word: str) -> list[str]:
         """Take a raw word; return the target words that have become final.
 
-        Raises TypeError for what is no string, ConfigError for several words and for a word after
-        the line's end.
+        Raises TypeError if `word` is not a string, ConfigError for several words and for a word
+        after the line's end.
         """
         return [written for words in self.feed(word) for written in words]
 
     def feed(self, word: str) -> Iterator[list[str]]:
         """Take a raw word unit by unit; yield the target words that are final by each unit.
 
-        A word without units is one step too. What is done between two steps does not count as time
-        of the line, whose further words must wait for the last one. Raises what `read` does.
+        A word without units is one step too. The time that the caller spends between two steps is
+        not counted; all steps must be finished before the next word. Raises what `read` does.
         """
         if not isinstance(word, str):
             raise TypeError(f"word must be a string, but is {word!r}.")
@@ -465,7 +466,7 @@ class LineStream:
                 yield words
 
     def end(self) -> list[str]:
-        """Take the line's end; return the rest of the translation: nothing for no source."""
+        """Take the line's end; return the rest of the translation, nothing without a source."""
         self._line_has_ended = True
         began = time.perf_counter()
         words = [] if self._piece_has_ended else self._end_piece()
@@ -489,7 +490,7 @@ class LineStream:
 
     @property
     def word_sizes(self) -> list[int]:
-        """How many units each raw source word has."""
+        """Number of units of each raw source word."""
         return [size for piece in self.pieces for size in piece.word_sizes]
 
     @property
@@ -504,7 +505,7 @@ class LineStream:
     def new_tokens(self) -> Iterator[WrittenToken]:
         """Yield what has been written since the last call, with the reads of the line.
 
-        The end symbol comes with the line's end alone: after it, another piece may come.
+        The end symbol comes only with the line's end, because another piece may follow before.
         """
         index, count = self._returned
         before = sum(len(piece.source) for piece in self.pieces[:index])
@@ -513,7 +514,7 @@ class LineStream:
             stop = len(piece.written_at) - (piece.is_finished and not is_last)
             for position in range(count, stop):
                 token, size = piece.written(position), len(piece.source)
-                # As `hypothesis` does: a piece's end was known only with what came after it.
+                # As in `hypothesis`: the end of a piece was only known from the units after it.
                 reads = before + token.reads
                 if token.reads > size:
                     reads = self._arrived + 1 if is_last else self._seen[number]
@@ -530,11 +531,11 @@ class LineStream:
             before += len(piece.source)
 
     def token_delays(self) -> list[int]:
-        """Return for each target unit how many source units had been read."""
+        """Return the number of source units read before each target unit was written."""
         return token_delays(self.hypothesis().reads or [], len(self.source), len(self.target))
 
     def word_delays(self) -> list[int]:
-        """Return for each target word how many raw source words had arrived."""
+        """Return the number of raw source words that had arrived before each target word."""
         joiner = self._translator.pipeline.target_joiner
         return word_delays(self.hypothesis().reads or [], self.word_sizes, self.target, joiner)
 
@@ -557,12 +558,12 @@ class LineStream:
 class LineText:
     """A raw line being translated, and its text, which only grows.
 
-    A word shows once it is final. Pieces of SentencePiece that no tokeniser has touched are text as
-    they stand: they show as soon as they are written, also in text without spaces.
+    A word is shown once it is final. SentencePiece pieces that no tokeniser has touched are text as
+    they are: they are shown as soon as they are written, also in text without spaces.
     """
 
     def __init__(self, translator: StreamTranslator) -> None:
-        """Raise ConfigError where a model cannot go online."""
+        """Raise ConfigError if a model cannot translate simultaneously."""
         self.stream = translator.begin()
         side = translator.pipeline.target
         self._shows_pieces = side.mark == SPACE and not side.moses.tokenizes
@@ -585,14 +586,14 @@ class LineText:
         return self.grow(self.stream.end())
 
     def grow(self, words: Sequence[str]) -> str:
-        """Return what is new in the text after the stream has returned `words`."""
+        """Return the text that is new after the stream has returned `words`."""
         if self._shows_pieces:
             target = self.stream.target
             words, self._shown = target[self._shown :], len(target)
         return "".join(map(self._joined.add, words))
 
     def trace(self, number: int) -> Trace:
-        """Return the record of the line, which has ended, under this number."""
+        """Return the record of the line, which must have ended; `number` is its line number."""
         return self.stream.trace(number, self.text)
 
 
@@ -605,11 +606,11 @@ def simultaneous(
     """Return a translator of lines whose words arrive one by one, greedily: `nmtgrid.simultaneous`.
 
     `policy` decides when to read: a text such as "wait-k k=3" or "confidence threshold=0.8 floor=2"
-    (as `decode --policy` takes it, also a name that the model's directory keeps), or a policy; None
+    (as for `decode --policy`, including a name stored in the model's directory), or a policy; None
     is the k that the model was trained with. With `finish_reading` no translation ends before its
-    source has been read (a policy object has a setting of its own for that).
+    source has been read (a policy object has its own setting for that).
 
-    Raises ConfigError for faulty policies and where the model cannot follow them, TypeError for
+    Raises ConfigError for invalid policies and those that the model cannot follow, TypeError for
     arguments of another type.
     """
     if not isinstance(model, Translator):
@@ -634,5 +635,5 @@ def simultaneous(
         agent = policy
     check_stream_precision(model.precision)
     translator = StreamTranslator.of(model, agent)
-    translator.begin()  # what the model cannot do is an error now, not at the first line
+    translator.begin()  # a policy that the model cannot follow is an error now, not at a line
     return translator

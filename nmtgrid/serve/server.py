@@ -1,7 +1,7 @@
 """The HTTP interface: batches, streams and their events as JSON, and the page that shows them.
 
-docs/demo.md describes the requests. A server on loopback answers the pages of this machine only:
-it refuses hosts by other names (DNS rebinding) and requests that other pages make (`Origin`).
+docs/demo.md describes the requests. A server on loopback answers only pages of this machine: it
+rejects other host names (DNS rebinding) and requests that other pages make (`Origin`).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _HEADERS = {
 _EXAMPLES = "docs/demo.md lists the addresses, each with an example."
 _EXAMPLES_SHOWN = 8
 _LINES_AT_ONCE = 8
-"""Lines of a batch that are translated before streams have their turn."""
+"""Lines of a batch that are translated before streams continue."""
 _LEAVE = 5.0
-"""Seconds between looks for streams that nobody uses."""
+"""Seconds between checks for streams that nobody uses."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslateRequest:
-    """Whole sentences, one a line; `model` is a name, the first one without it."""
+    """Whole sentences, one per line; `model` is a name, by default the first one."""
 
     lines: list[str]
     model: str = ""
@@ -73,7 +73,7 @@ class OpenRequest:
 
     systems: list[SystemRequest] = dataclasses.field(default_factory=lambda: [SystemRequest()])
     idle: NonNegative | None = None
-    """Seconds without a request after which it may be closed, at most (None) the server's limit."""
+    """Seconds without a request before it may be closed, at most (None) the server's limit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Service:
         self.is_stopping = False
 
     def health(self) -> dict[str, Any]:
-        """Return whether the service takes requests, and what it is doing."""
+        """Return whether the service accepts requests, and its current load."""
         return {
             "status": "stopping" if self.is_stopping else "ok",
             "version": __version__,
@@ -139,7 +139,7 @@ class Service:
         return {"translations": [trace_values(trace) for trace in numbered]}
 
     def open(self, request: OpenRequest) -> dict[str, Any]:
-        """Open a stream; return its id and systems, all names filled in. Raises NmtgridError."""
+        """Open a stream; return its id and systems, with all names set. Raises NmtgridError."""
         if self.is_stopping:
             raise Refusal(503, "The server is stopping.")
         stream = self.streams.open(
@@ -155,7 +155,7 @@ class Service:
 
 
 def origin_of(url: str) -> str:
-    """Return the `Origin` of the pages at `url`. Raises ConfigError if it is no site's address."""
+    """Return the `Origin` of pages at `url`. Raises ConfigError if it is not a site's address."""
     try:
         parts = urlsplit(url.lower())
         is_site = bool(parts.hostname) and parts.scheme in ("http", "https")
@@ -181,9 +181,9 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self, service: Service, host: str, port: int, page: bool = True, public_url: str = ""
     ) -> None:
-        """Bind the address; raises ConfigError where that cannot be done.
+        """Bind the address; raises ConfigError if that fails.
 
-        `public_url` is what visitors call the server, if a proxy stands before it.
+        `public_url` is the server's address for visitors, if it is behind a proxy.
         """
         self.service, self._host = service, host
         self.public_origin = origin_of(public_url) if public_url else ""
@@ -194,7 +194,7 @@ class Server(ThreadingHTTPServer):
             for path, (name, kind) in (PAGE.items() if page else ())
         }
         self.connections: dict[socket.socket, bool] = {}
-        """Each open connection, and whether it has a request in work."""
+        """Each open connection, and whether it is serving a request."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         try:
@@ -210,7 +210,7 @@ class Server(ThreadingHTTPServer):
             ) from fault
 
     def server_bind(self) -> None:
-        # Not http.server's, which asks a name server what this machine is called.
+        # Not http.server's, which asks a name server for this machine's name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -222,12 +222,12 @@ class Server(ThreadingHTTPServer):
         return f"http://{host}:{self.server_port}/"
 
     def begin(self) -> None:
-        """Serve, in threads of its own."""
+        """Serve, in separate threads."""
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         threading.Thread(target=self._close_idle, daemon=True).start()
 
     def end(self, seconds: float) -> bool:
-        """Take no more requests and finish those in work; return whether all ended in time."""
+        """Accept no more requests and finish the current ones; return whether all ended in time."""
         self.service.is_stopping = True
         self._stop.set()
         self.shutdown()
@@ -244,9 +244,9 @@ class Server(ThreadingHTTPServer):
         return not self.connections
 
     def knows_host(self, name: str | None) -> bool:
-        """Whether a request's `Host` can be meant: an address, or a name of this server's.
+        """Return whether a request's `Host` is valid: an address, or one of this server's names.
 
-        A page that binds its own name to this address (DNS rebinding) calls us by that name.
+        A page that binds its own name to this address (DNS rebinding) sends that name.
         """
         if not name:
             return False
@@ -263,7 +263,7 @@ class Server(ThreadingHTTPServer):
         return False
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, or turn it away where there are too many."""
+        """Serve a connection in a thread, or reject it if there are too many."""
         with self._lock:
             is_full = len(self.connections) >= self.service.limits.connections
             if not is_full:
@@ -281,13 +281,13 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def mark(self, connection: socket.socket, busy: bool) -> None:
-        """Say whether a connection has a request in work."""
+        """Record whether a connection is serving a request."""
         with self._lock:
             if connection in self.connections:
                 self.connections[connection] = busy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a connection that broke off."""
+        """Ignore a connection that broke off."""
 
     def _close_idle(self) -> None:
         while not self._stop.wait(min(_LEAVE, self.service.limits.idle)):
@@ -301,11 +301,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = f"nmtgrid/{__version__}", ""
     timeout = 30.0
-    # A word's events must not wait for the acknowledgement of the last word's.
+    # A word's events must not wait for the acknowledgement of the previous word's.
     disable_nagle_algorithm = True
 
     def handle_one_request(self) -> None:
-        """Serve a request; while the next one is waited for, the connection may be closed."""
+        """Serve a request; the connection may be closed while waiting for the next one."""
         self.server.mark(self.connection, False)
         self._has_begun = self._is_chunked = False
         try:
@@ -326,10 +326,10 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_DELETE = do_PUT = do_PATCH = do_OPTIONS = do_GET
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Keep no log: what visitors type is theirs."""
+        """Keep no log, because visitors' texts are private."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what http.server refuses, in our form."""
+        """Answer requests that http.server rejects, in our format."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             self._send_fault(code, message or "The request is not HTTP.", "")
@@ -351,7 +351,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._send_fault(500, *_report(fault))
 
     def _check_sender(self) -> None:
-        """Raise Refusal for what another page sends."""
+        """Raise Refusal if another page sent the request."""
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         if not self.server.knows_host(host):
             self.close_connection = True
@@ -397,7 +397,7 @@ class Handler(BaseHTTPRequestHandler):
         routes[method]()
 
     def _body(self, kind: type[Kind]) -> Kind:
-        """Return the JSON of a request. Raises Refusal for what is too large or does not fit."""
+        """Return the JSON of a request. Raises Refusal if it is too large or invalid."""
         content = self._read_body()
         try:
             values = parse_json(content or b"{}")
@@ -424,7 +424,7 @@ class Handler(BaseHTTPRequestHandler):
         return content
 
     def _drop_body(self) -> None:
-        """Read the body of a refused request, which would be taken for the next request."""
+        """Read the body of a rejected request, which would be taken for the next request."""
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
             self._read_body()
 
@@ -442,10 +442,10 @@ class Handler(BaseHTTPRequestHandler):
         self._send(204, b"", _JSON)
 
     def _feed(self, id: str, request: WordsRequest) -> None:
-        """Feed a stream, and write its events as they happen, each a line of JSON."""
+        """Feed a stream, and write its events as they happen, one line of JSON each."""
         events = self.server.service.streams.get(id).feed(request.text, request.end)
         with contextlib.closing(events):
-            first = next(events, [])  # what is refused is refused before the answer begins
+            first = next(events, [])  # requests are rejected before the answer begins
             self._send_head(200, _LINES, None)
             try:
                 self._write_events(first)
@@ -470,7 +470,7 @@ class Handler(BaseHTTPRequestHandler):
         self._write_chunk(b"")
 
     def _check_visitor(self) -> None:
-        """Raise ConnectionError where the visitor has closed the connection."""
+        """Raise ConnectionError if the visitor has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionError("the visitor has gone")
@@ -481,7 +481,7 @@ class Handler(BaseHTTPRequestHandler):
             self._write_chunk(content.encode())
 
     def _write_chunk(self, content: bytes) -> None:
-        """Write a part of a body of unknown length; nothing ends it."""
+        """Write a part of a body of unknown length; an empty part ends it."""
         if self._is_chunked:
             content = b"%x\r\n%b\r\n" % (len(content), content)
         if self.command != "HEAD":
@@ -522,9 +522,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _report(fault: Exception) -> tuple[str, str]:
-    """Say on the terminal where a request failed; return what its visitor is told, and advice.
+    """Print on the terminal where a request failed; return a message for its visitor, and advice.
 
-    The message of the fault is left out of both: it may hold what another visitor has typed.
+    The fault's own message is left out of both: it may contain what another visitor has typed.
     """
     kind, where = type(fault).__name__, own_line(fault)
     if where:
@@ -540,7 +540,7 @@ def _report(fault: Exception) -> tuple[str, str]:
 
 
 def _check_names(values: Mapping[str, Any], kind: Any) -> None:
-    """Raise ValueError for keys that a request does not have: a slip must not pass unnoticed."""
+    """Raise ValueError for keys that a request does not have, so that typing errors are noticed."""
     names = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in names:

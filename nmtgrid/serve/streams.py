@@ -1,8 +1,8 @@
 """Streams of the clients of `nmtgrid demo`: one state each, bounded in number and size.
 
-`Streams` opens, finds and drops them; one thread does all of the models' work, a source unit of a
-stream at a time, so that nobody waits for another's whole text or endless word. What happens are
-events, which the HTTP interface writes as JSON (docs/demo.md describes all keys):
+`Streams` opens, finds and drops them; a single thread runs the models, for one source unit of a
+stream at a time, so that nobody waits for another's whole text or endless word. Results are events,
+which the HTTP interface writes as JSON (docs/demo.md describes all keys):
 
     {"event": "read", "system": 0, "word": "Er", "units": ["er"], "reads": 1}
     {"event": "write", "system": 0, "index": 0, "unit": "he", "probability": 0.93, "reads": 3, ...}
@@ -44,7 +44,7 @@ class Limits:
     streams: int = 64
     """Streams open at once."""
     systems: int = 2
-    """Systems side by side on one stream."""
+    """Systems side by side in one stream."""
     words: int = 400
     """Source words of a stream."""
     characters: int = 8000
@@ -54,7 +54,7 @@ class Limits:
     body: int = 1 << 16
     """Bytes of a request."""
     queue: int = 128
-    """Requests that wait for the models or are worked on."""
+    """Requests that wait for the models or are being processed."""
     connections: int = 256
     seconds: float = 30.0
     """Time that a request may take."""
@@ -63,7 +63,7 @@ class Limits:
 
 
 class Refusal(NmtgridError):
-    """A request that is refused, with its HTTP status."""
+    """A request that is rejected, with its HTTP status."""
 
     def __init__(self, status: int, problem: str, advice: str = "") -> None:
         self.status = status
@@ -78,10 +78,10 @@ class Worker:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._lock = threading.Lock()
         self.requests = 0
-        """Requests that wait or are worked on."""
+        """Number of requests that wait or are being processed."""
 
     def __enter__(self) -> float:
-        """Enter the queue; return the time by which the request has to end. Raises Refusal."""
+        """Enter the queue; return the deadline of the request. Raises Refusal."""
         with self._lock:
             if self.requests >= self._limits.queue:
                 raise Refusal(503, "Too many requests are waiting.", "Try again in a moment.")
@@ -98,7 +98,7 @@ class Worker:
         try:
             return future.result(max(0.0, deadline - time.monotonic()))
         except TookTooLong as fault:
-            # What has begun goes on, but nobody waits for it.
+            # Work that has begun continues, but nobody waits for it.
             future.cancel()
             raise Refusal(
                 503,
@@ -111,7 +111,7 @@ class Worker:
 
 
 class _Line:
-    """A line that one system translates, and what happens in it."""
+    """A line that one system translates, and its events."""
 
     def __init__(self, system: int, translator: StreamTranslator) -> None:
         self._system = system
@@ -120,7 +120,7 @@ class _Line:
         self._tokens = 0
 
     def read(self, word: str) -> Iterator[list[Event]]:
-        """Take a word unit by unit; yield what follows from each."""
+        """Take a word unit by unit; yield the events of each unit."""
         before, steps = len(self._line.source), self._line.feed(word)
         first = next(steps)
         units = self._line.latest_units
@@ -130,7 +130,7 @@ class _Line:
             yield self._written(words)
 
     def end(self) -> list[Event]:
-        """Take the line's end; return what follows."""
+        """Take the line's end; return its events."""
         events = self._written(self._line.end())
         return [*events, self._summary()]
 
@@ -181,7 +181,7 @@ class _Line:
 
 def trace_values(trace: Trace) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(trace.to_line())
-    # Of the line's text: other programs write the same numbers otherwise, such as 1 for 1.0.
+    # A checksum of the text: other programs write the same numbers differently, such as 1 for 1.0.
     del values[LINE_CHECKSUM]
     return values
 
@@ -198,12 +198,12 @@ class Stream:
     def __init__(
         self, systems: Sequence[System], worker: Worker, limits: Limits, idle: float
     ) -> None:
-        """`idle` is after how many seconds without a request it may be dropped."""
+        """`idle` is the number of seconds without a request before it may be dropped."""
         self.idle = idle
         self.id = secrets.token_urlsafe(12)
         self.systems = list(systems)
         self.events: list[Event] = []
-        """All that has happened."""
+        """All events so far."""
         self.used = time.monotonic()
         self._lines = [_Line(n, system.translator) for n, system in enumerate(systems)]
         self._worker, self._limits = worker, limits
@@ -213,15 +213,15 @@ class Stream:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being worked on."""
+        """Whether a request is being processed."""
         return self._lock.locked()
 
     def feed(self, text: str, end: bool = False) -> Generator[list[Event], None, None]:
-        """Read the words of `text`, and the line's end if asked; yield events as they happen.
+        """Read the words of `text`, and with `end` the line's end; yield events as they happen.
 
-        Nothing is read where this raises Refusal before the first events: for too long a text, a
-        line that has ended, and while another request feeds the stream. Where it breaks off later,
-        the stream cannot be continued.
+        Nothing is read if this raises Refusal before the first events: for too long a text, for a
+        line that has ended, and while another request feeds the stream. If it breaks off later, the
+        stream cannot be continued.
         """
         words = [word for word in text.replace("\0", "\ufffd").split() if not is_invisible(word)]
         if not self._lock.acquire(blocking=False):
@@ -242,7 +242,7 @@ class Stream:
             self._lock.release()
 
     def _steps(self, words: Sequence[str], end: bool) -> Iterator[list[Event]]:
-        """Do the work unit by unit; yield what follows from each."""
+        """Do the work unit by unit; yield the events of each unit."""
         for word in words:
             for line in self._lines:
                 yield from line.read(word)
@@ -275,7 +275,7 @@ class Streams:
     def open(self, systems: Sequence[System], idle: float | None) -> Stream:
         """Return a new stream, dropped after `idle` seconds (at most the limit's) without use.
 
-        Raises Refusal where there are too many, ConfigError where a model cannot.
+        Raises Refusal if there are too many, ConfigError if a model cannot translate streams so.
         """
         if not 1 <= len(systems) <= self._limits.systems:
             raise Refusal(400, f"A stream has from 1 to {self._limits.systems} systems.")
@@ -312,7 +312,7 @@ class Streams:
         self._streams.pop(id, None)
 
     def close_idle(self) -> None:
-        """Drop the streams that nobody has used for so long."""
+        """Drop the streams that have been idle for too long."""
         now = time.monotonic()
         with self._lock:
             for id, stream in list(self._streams.items()):

@@ -1,7 +1,7 @@
 """Systems that translate a stream, by the names of a model, a reading policy and an exit.
 
-`Models` loads the model directories that the operator named, says what each can do, and makes
-translators of what a request asks for. A request names policies, never files.
+`Models` loads the model directories that the operator named, describes what each can do, and makes
+translators for requests. A request names policies, never files.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
 
 _ORDER = (f"wait-k k={USUAL_K}", "local-agreement n=2")
-"""What a model reads by unless it or the operator says otherwise: the first that it can follow."""
+"""Default policies, unless the model or the operator sets one: the first that it can follow."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SystemRequest:
-    """What translates: a model by its name, a policy as `--policy` has it, an exit as `--exit`.
+    """The requested system: a model's name, a policy as for `--policy`, an exit as for `--exit`.
 
-    Without a model it is the first, without a policy the model's usual one, without an exit all
-    blocks run.
+    The default model is the first one, the default policy the model's usual one; without an exit
+    all blocks run.
     """
 
     model: str = ""
@@ -64,10 +64,10 @@ class Models:
         policies: Sequence[str] = (),
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Load the model directories; `policies` of the operator's own may be FILE.py:Class.
+        """Load the model directories; the operator's `policies` may be FILE.py:Class.
 
-        Raises ModelError for what is no model directory, ConfigError for an unknown policy and
-        for models of pictures.
+        Raises ModelError for a folder that is not a model directory, ConfigError for an unknown
+        policy and for models of pictures.
         """
         self._device, self._precision, self._max_source = device, precision, max_source
         self._warn = warn
@@ -75,24 +75,24 @@ class Models:
         self._translators: dict[Path, Translator] = {}
         for loaded in self.loaded.values():
             check_text(loaded.model)
-        # With the names of policies alone, their files having been run.
+        # Only the names of policies, after their files have been run.
         check_unique(policies)
         words = [text.split() or [""] for text in policies]
         self._policies = [" ".join([imported_name(name), *rest]) for name, *rest in words]
         by_name = {text.partition(" ")[0]: text for text in self._policies}
         self._own = {name: text for name, text in by_name.items() if name in own_policies()}
         for text in self._policies:
-            # A fault of the operator's is reported before anything is served.
+            # The operator's errors are reported before anything is served.
             if not any(self._can_follow(text, loaded) for loaded in self.loaded.values()):
                 self._begin(text, next(iter(self.loaded.values())))
 
     @functools.cached_property
     def descriptions(self) -> list[dict[str, Any]]:
-        """What each model is and what it can be asked for, as JSON."""
+        """Descriptions of the models, and what can be requested of them, as JSON."""
         return [self._describe(name, loaded) for name, loaded in self.loaded.items()]
 
     def system(self, request: SystemRequest) -> System:
-        """Return what a request asks for. Raises ConfigError for what is not possible."""
+        """Return the requested system. Raises ConfigError if it is not possible."""
         name = request.model or next(iter(self.loaded))
         loaded = self._model(name)
         policy = request.policy or self.usual_policy(name)
@@ -102,11 +102,11 @@ class Models:
         return System(complete, setting.full_title, translator)
 
     def translator(self, name: str) -> tuple[Translator, bool]:
-        """Return what translates whole sentences, and whether it aligns. Raises ConfigError."""
+        """Return the translator of whole sentences, and whether it aligns. Raises ConfigError."""
         return self._lines(self._model(name or next(iter(self.loaded))))
 
     def _lines(self, loaded: LoadedModel) -> tuple[Translator, bool]:
-        # Made once: its weights are packed by its first search.
+        # Created once, because its first search packs its weights.
         if loaded.folder not in self._translators:
             self._translators[loaded.folder] = Translator(
                 [loaded],
@@ -119,7 +119,7 @@ class Models:
         return self._translators[loaded.folder], loaded.model.traits.aligns
 
     def usual_policy(self, name: str) -> str:
-        """Return the policy that a model reads by unless a request names one."""
+        """Return the policy of a model for requests that name none."""
         loaded = self.loaded[name]
         k = trained_k(loaded.folder)
         texts = [*self._policies, *([] if k is None else [f"wait-k k={k}"]), *_ORDER]
@@ -143,19 +143,19 @@ class Models:
             )
 
     def _begin(self, text: str, loaded: LoadedModel) -> None:
-        """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
+        """Begin a stream and drop it. Raises NmtgridError if the model cannot follow the policy."""
         _, translator = self._stream(text, loaded, SystemRequest(), lambda text: None)
         translator.begin()
 
     def _stream(
         self, policy: str, loaded: LoadedModel, request: SystemRequest, warn: Callable[[str], None]
     ) -> tuple[Setting, StreamTranslator]:
-        """Return a policy's setting, and what translates by it with the exit of the request.
+        """Return a policy's setting, and its translator with the exit of the request.
 
         Raises ConfigError, also for a stored policy that belongs to other weights.
         """
-        # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
-        # Of wait-k alone the class has none.
+        # A bare name is a sweep for `online-eval`; here it is the policy with its default values,
+        # which only the class of wait-k lacks.
         text = f"wait-k k={USUAL_K}" if policy.split() == ["wait-k"] else policy
         chosen = choose_policy(text, loaded.folder)
         lines, aligns = self._lines(loaded)
@@ -184,14 +184,14 @@ class Models:
         policies = [
             {
                 "name": policy,
-                "summary": KINDS[policy].summary if policy in KINDS else "a policy of one's own",
+                "summary": KINDS[policy].summary if policy in KINDS else "a user-defined policy",
                 "settings": [dataclasses.asdict(each) for each in policy_settings(policy)],
             }
             for policy in (*KINDS, *self._own)
             if policy != "oracle" and self._can_follow(self._own.get(policy, policy), loaded)
         ]
         policies += [
-            {"name": preset.name, "summary": f"kept for this model: {preset.policy}"}
+            {"name": preset.name, "summary": f"stored with this model: {preset.policy}"}
             for preset in POLICY_FILE.load(loaded.folder).values()
             if self._can_follow(preset.name, loaded)
         ]

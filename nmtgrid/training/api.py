@@ -28,13 +28,15 @@ Settings = TypeVar("Settings")
 
 @dataclasses.dataclass(frozen=True)
 class LossParts:
-    """A batch's loss: `total` (a sum, with gradient), the target `tokens` that it is counted in,
-    the negative log-likelihood `nll` (a sum without gradient or smoothing, natural logarithm),
-    and named sums worth logging, divided by `tokens` when they are shown (called neither `loss`,
-    `tokens`, `nll` nor `criterion`).
+    """The loss of a batch.
 
-    Validation prefers weights of a small `criterion`, a sum as well (None: `nll`); in training it
-    need not be there.
+    `total` is a sum with gradient, `tokens` the number of target tokens that it is divided by,
+    `nll` the negative log-likelihood (a sum without gradient or smoothing, natural logarithm), and
+    `extra` has named sums worth logging, divided by `tokens` when they are shown (called neither
+    `loss`, `tokens`, `nll` nor `criterion`).
+
+    Validation prefers weights with a small `criterion`, also a sum (None: `nll`); training does not
+    need it.
     """
 
     total: Tensor
@@ -45,7 +47,7 @@ class LossParts:
 
 
 _RESERVED = ("loss", "tokens", "nll", "criterion")
-"""Names of what is summed and logged beside `extra`."""
+"""Names of the sums that are logged in addition to `extra`."""
 
 
 def checked(parts: object) -> LossParts:
@@ -54,7 +56,7 @@ def checked(parts: object) -> LossParts:
     if not isinstance(parts, LossParts):
         problem = f"a {type(parts).__name__} in place of LossParts"
     elif not isinstance(parts.tokens, int) or parts.tokens < 1:
-        problem = f"`tokens` that are no whole number above 0, but {parts.tokens!r}"
+        problem = f"`tokens` that are not a whole number above 0, but {parts.tokens!r}"
     else:
         tensors = {**parts.extra, "total": parts.total, "nll": parts.nll}
         if parts.criterion is not None:
@@ -63,10 +65,10 @@ def checked(parts: object) -> LossParts:
         if reserved := [name for name in _RESERVED if name in parts.extra]:
             problem = f"an `extra` called `{reserved[0]}`, a name that is taken: choose another one"
         elif wrong:
-            problem = f"a `{wrong[0]}` that is no tensor"
+            problem = f"a `{wrong[0]}` that is not a tensor"
         elif arrays := [name for name, value in tensors.items() if value.dim()]:
             shape = list(tensors[arrays[0]].shape)
-            problem = f"a `{arrays[0]}` of shape {shape}, which is no single number"
+            problem = f"a `{arrays[0]}` of shape {shape}, which is not a single number"
         elif torch.is_grad_enabled() and not parts.total.requires_grad:
             problem = "a `total` without a gradient"
     if problem:
@@ -82,17 +84,17 @@ class Objective(Protocol):
     """A training objective."""
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError where `model` cannot be trained so."""
+        """Raise ConfigError if `model` cannot be trained with this objective."""
 
     def agent(self) -> Agent | None:
-        """Return what decides on reading when validation translates (None: all is read)."""
+        """Return the reading policy of translations in validation (None: all is read first)."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the batch's loss, under the caller's autocast and gradient mode."""
 
 
 class BaseObjective(Generic[Settings]):
-    """What the objectives of this toolkit share: settings, and a validation with whole sources."""
+    """The base of this toolkit's objectives: has settings, and validates with whole sources."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -109,7 +111,7 @@ class StatefulObjective(Protocol):
     """Warnings to be shown before the training."""
 
     def save(self, folder: Path) -> None:
-        """Write it to `OBJECTIVE_FILE` in a run's folder, unless it is there. Raises OSError."""
+        """Write its state to `OBJECTIVE_FILE` in a run's folder if missing. Raises OSError."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,17 +123,17 @@ class ObjectiveKind:
     settings: type[Any]
     make: Callable[[Any], Objective]
     takes_samples: bool = True
-    """Whether a drawn sentence can stand for the truth (see `smoothing/`)."""
+    """Whether a sampled sentence can replace the reference (see `smoothing/`)."""
     takes_two_passes: bool = True
-    """Whether the loss is taken on both passes of R-Drop, as `site_loss` does (see `both_passes`).
-    A kind that leaves `Batch.r_drop` alone sets False, so that R-Drop is refused, not ignored."""
+    """Whether the loss covers both passes of R-Drop, as in `site_loss` (see `both_passes`). A kind
+    that ignores `Batch.r_drop` sets False, so that R-Drop is refused, not ignored."""
 
 
 Wrapper = Callable[[Objective, RunSettings, Dataset, torch.device, Path | None], Objective]
-"""Makes another objective of one, as a run's settings say; or returns the same.
+"""Wraps an objective according to a run's settings, or returns it unchanged.
 
-The path is the folder of the run that is resumed, if any, for what a `StatefulObjective` wrote
-there."""
+The path is the folder of the run that is resumed, if any, which contains what a `StatefulObjective`
+wrote."""
 OBJECTIVE_FILE = "objective.safetensors"
 """The file in a run's folder that a `StatefulObjective` writes."""
 
@@ -139,7 +141,7 @@ OBJECTIVE_FILE = "objective.safetensors"
 class Objectives(Registry[ObjectiveKind]):
     """The objectives that a program trains with, by name, and the wrapper that smooths them all.
 
-    They are listed in `nmtgrid.cli.objectives`: they are defined above this package.
+    They are listed in `nmtgrid.cli.objectives`, because layers above this package define them.
     """
 
     def __init__(self, kinds: Iterable[ObjectiveKind], wrap: Wrapper) -> None:
@@ -149,7 +151,7 @@ class Objectives(Registry[ObjectiveKind]):
             self.add(kind.name, kind)
 
     def add(self, name: str, entry: ObjectiveKind) -> None:
-        """Enter `entry` under `name`. Raises TypeError for what is no objective."""
+        """Register `entry` under `name`. Raises TypeError if it is not an objective."""
         if not isinstance(entry, ObjectiveKind):
             raise TypeError(
                 f"the objective {name!r} must be an ObjectiveKind: write objectives.add({name!r}, "
@@ -160,7 +162,7 @@ class Objectives(Registry[ObjectiveKind]):
         super().add(name, entry)
 
     def make(self, name: str, settings: Any) -> Objective:
-        """Return the objective `name`. Raises ConfigError for one that lacks a method."""
+        """Return the objective `name`. Raises ConfigError if it lacks a method."""
         objective = self.get(name).make(settings)
         methods = ("check", "agent", "loss")
         own_code.check_methods(objective, f"the objective `{name}`", Objective, methods)

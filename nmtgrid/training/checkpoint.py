@@ -1,14 +1,14 @@
 """Checkpoints of a run: numbered folders that are written completely or not at all.
 
-`checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
-far), `training.safetensors` (moments, moving average, random states) and `training.json`
+`checkpoints/000012/` contains `last.safetensors` (the weights), `model.safetensors` (the best ones
+so far), `training.safetensors` (moments, moving average, random states) and `training.json`
 (counters, position in the data). The folder is written under another name and then renamed, so a
 run that is killed at any moment resumes from a consistent state. `model.safetensors` and
 `last.safetensors` of the model directory are links to files of the newest folder.
 
-Of older states only the weights of scheduled validations are kept, for averaging. States that were
-saved because of a clock or a signal, and the state of update 0, only serve to resume: the average
-is that of a run without interruptions.
+Older states keep only the weights of scheduled validations, for averaging. States that were saved
+because of a clock or a signal, and the state of update 0, only serve to resume: the average is that
+of a run without interruptions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Snapshot:
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     is_trained: bool = True
-    """False before the first update: whoever decodes with such weights is warned."""
+    """False before the first update; decoding with such weights gives a warning."""
 
 
 class _Facts(Record):
@@ -84,7 +84,7 @@ class RunState(Record, kw_only=True):
 class Checkpoints:
     """The saved states of the model directory `folder`: the newest, and checkpoints before it.
 
-    Together they are at most `keep`, of which a mean may be taken.
+    There are at most `keep` of them, which can be averaged.
     """
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
@@ -93,14 +93,14 @@ class Checkpoints:
         self.keep = max(1, keep)
 
     def save(self, snapshot: Snapshot, best: Mapping[str, Tensor] | None) -> Path:
-        """Write `snapshot`; `best` holds new best weights, or None to keep those before.
+        """Write `snapshot`; `best` are new best weights, or None to keep the previous ones.
 
-        Raises StorageError when the disk is full; the states before are then still there.
+        Raises StorageError if the disk is full; the previous states are then still there.
         """
         existing = self.existing()
         number = int(existing[-1].name) + 1 if existing else 1
         part, path = self.folder / f".{number:06d}.part", self.folder / f"{number:06d}"
-        # What a killed run left may be what fills the disk.
+        # The leftovers of a killed run may be what fills the disk.
         for leftover in self.folder.glob(".*.part"):
             remove_folder(leftover)
         try:
@@ -111,17 +111,17 @@ class Checkpoints:
             write_json(part / _FACTS, with_checksum({"format": FORMAT, **snapshot.facts}))
             if best is not None:
                 save_tensors(part / BEST, best, facts)
-            # Unchanged best weights are linked: they cost no room and no time.
+            # Unchanged best weights are linked, which costs no space and no time.
             elif existing and (existing[-1] / BEST).exists():
                 _link(existing[-1] / BEST, part / BEST)
             else:
                 _link(part / LAST, part / BEST)
             sync_folder(part)
-            # The one step that makes it a state: a run killed before has none of it.
+            # Only this step makes it a state: a run killed before leaves no state at all.
             os.rename(part, path)
             sync_folder(self.folder)
         except (OSError, StorageError) as fault:
-            # A StorageError names the file under its temporary name: what happened comes after.
+            # A StorageError begins with the file's temporary name; the reason follows.
             why = reason(fault) if isinstance(fault, OSError) else fault.problem
             advice = "continue with `--resume`: the previous state is intact."
             raise StorageError(
@@ -136,12 +136,12 @@ class Checkpoints:
         return path
 
     def publish(self, path: Path) -> None:
-        """Let the model directory's files be those of the state at `path`."""
+        """Link the model directory's files to those of the state at `path`."""
         for name in (BEST, LAST):
             _link(path / name, self.model_folder / name)
 
     def load(self) -> Snapshot | None:
-        """Return the newest state, or None. Raises StorageError when it is damaged."""
+        """Return the newest state, or None. Raises StorageError if it is damaged."""
         existing = self.existing()
         if not existing:
             return None
@@ -151,7 +151,7 @@ class Checkpoints:
             facts.pop(CHECKSUM, None)
             del facts["format"]
             weights, tensors = load_tensors(path / LAST), load_tensors(path / _TENSORS)
-            # Not needed now, but it would take the place of good weights, and be lost at the end.
+            # Not needed now, but damaged best weights would replace good ones unnoticed.
             verify(path / BEST)
         except StorageError as fault:
             raise self.damaged(fault) from fault
@@ -160,7 +160,7 @@ class Checkpoints:
         return Snapshot(weights, tensors, facts)
 
     def damaged(self, fault: Exception) -> StorageError:
-        """Return the error for a newest state that cannot be read, or makes no sense."""
+        """Return the error for a newest state that cannot be read or is inconsistent."""
         newest = self.existing()[-1]
         return StorageError(
             fault.problem if isinstance(fault, StorageError) else f"{newest} is damaged: {fault}.",
@@ -172,7 +172,7 @@ class Checkpoints:
         """Return the folders of the saved states, oldest first."""
         if not self.folder.is_dir():
             return []
-        # Six digits sort as their numbers do; hidden names are incomplete states.
+        # Six digits sort like their numbers; hidden names are incomplete states.
         return sorted(
             path
             for path in self.folder.iterdir()
@@ -180,17 +180,17 @@ class Checkpoints:
         )
 
     def clear(self) -> None:
-        """Remove all states, and nothing else that may lie there. Raises OSError."""
+        """Remove all states, but no other files in their folder. Raises OSError."""
         for path in (*self.existing(), *self.folder.glob(".*.part")):
             shutil.rmtree(path)
-        # It stays if it is a link, or if something else lies in it.
+        # The folder stays if it is a link or contains something else.
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
     def average(self) -> dict[str, Tensor]:
         """Return the mean of the weights of the newest state and the checkpoints before it.
 
-        Whole numbers are those of the newest state, of which there must be one.
+        Integers are those of the newest state, which must exist.
         """
         paths = self._counting()
         total: dict[str, Tensor] = {}
@@ -199,7 +199,7 @@ class Checkpoints:
                 if not tensor.is_floating_point():
                     total[name] = tensor
                 else:
-                    # Summed in double precision: the mean then has all digits of the weights.
+                    # Summed in double precision, so that the mean keeps all digits of the weights.
                     value = tensor.double()
                     total[name] = total[name] + value if name in total else value
         return {
@@ -209,7 +209,7 @@ class Checkpoints:
 
     @property
     def averaged(self) -> int:
-        """How many states `average` takes the mean of."""
+        """Number of states of which `average` takes the mean."""
         return len(self._counting())
 
     def write_average(self, weights: Mapping[str, Tensor]) -> None:
@@ -217,40 +217,40 @@ class Checkpoints:
         save_tensors(self.model_folder / AVERAGE, weights)
 
     def _counting(self) -> list[Path]:
-        """Return the states that a mean is taken of, oldest first: checkpoints, and the newest."""
+        """Return the states to average, oldest first: checkpoints, and the newest state."""
         *older, newest = self.existing()
         newest_update = _progress_of(newest).update
         checkpoints = []
         for path in older:
             progress = _progress_of(path)
             is_checkpoint = progress.update == progress.checkpoint_update != 0
-            # A mean would count twice what was saved twice.
+            # The mean must not count twice a state that was saved twice.
             is_counted = is_checkpoint and progress.update != newest_update
-            # Facts are removed from checkpoints alone; older versions kept states of any kind so.
+            # Only checkpoints have their facts removed; older versions did so with any state.
             if is_counted or not (path / _FACTS).exists():
                 checkpoints.append(path)
         return [*checkpoints, newest][-self.keep :]
 
     def _prune(self) -> None:
-        """Keep the newest state whole, and of checkpoints before it the weights."""
+        """Keep the newest state complete, and the weights of the checkpoints before it."""
         counting = self._counting()
         for path in self.existing():
             if path not in counting:
-                # Atomically: under another name it is no state.
+                # Atomically: under another name it is not a state.
                 with contextlib.suppress(OSError):
                     os.rename(path, path.with_name(f".{path.name}.part"))
-        # Of older ones the weights are all that a mean needs.
+        # A mean needs only the weights of older ones.
         for path in counting[:-1]:
             for name in (_TENSORS, BEST, _FACTS):
                 with contextlib.suppress(OSError):
                     (path / name).unlink()
-        # Also what a killed run had not completed or not removed.
+        # Including what a killed run had not completed or not removed.
         for leftover in self.folder.glob(".*.part"):
             remove_folder(leftover)
 
 
 def _progress_of(path: Path) -> Progress:
-    """Return how far the run was in a state, that of update 0 where it cannot be read."""
+    """Return the progress of the run in a state, or that of update 0 if it cannot be read."""
     try:
         return Progress.from_json(convert(read_json(path / _FACTS), _Facts).progress)
     except (StorageError, ValueError):
@@ -266,7 +266,7 @@ def _link(source: Path, target: Path) -> None:
         part.unlink(missing_ok=True)
         os.link(source, part)
         os.replace(part, target)
-        # Where both are links to one file already, `replace` does nothing at all.
+        # If both are links to one file already, `replace` does nothing at all.
         part.unlink(missing_ok=True)
     except OSError:
         with contextlib.suppress(OSError):

@@ -26,9 +26,9 @@ from nmtgrid.base.errors import ConfigError, StorageError, TrainingError, listed
 from nmtgrid.base.io.atomic import remove
 
 _BUCKET = 1 << 23
-"""Numbers that are summed at once."""
+"""Maximum number of values in one all-reduce."""
 _TIMEOUT = datetime.timedelta(minutes=30)
-"""Longest wait for each other: rank 0 may be saving, another compiling."""
+"""Maximum time to wait for each other: rank 0 may be saving, another compiling."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,21 +40,21 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this process prints and writes files for all."""
         return self.rank == 0
 
     def share(self, costs: Sequence[float]) -> list[int]:
-        """Return which of the items with these `costs` this process takes (indices, rising).
+        """Return the indices (rising) of the items with these `costs` that this process takes.
 
-        Items are dealt by falling cost, back and forth over the ranks, which balances the sums of
-        all processes. A single process takes all items.
+        Items are assigned in order of falling cost, back and forth over the ranks, which balances
+        the sums of all processes. A single process takes all items.
         """
         order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
         turns = 2 * self.count
         return sorted(order[self.rank :: turns] + order[turns - 1 - self.rank :: turns])
 
     def check(self, batches: int, *, even: bool) -> None:
-        """Raise TrainingError unless an update of so many batches can be shared, `even` equally."""
+        """Raise TrainingError unless this number of batches can be shared, `even` equally."""
         if self.count <= batches and not (even and batches % self.count):
             return
         each = "one batch" if batches == 1 else f"{batches} batches"
@@ -66,7 +66,7 @@ class Processes:
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of `values` over the processes, in double precision, on the CPU."""
-        # On the CPU, through gloo: counts are small, and NCCL knows only tensors on GPUs.
+        # On the CPU, through gloo: counts are small, and NCCL supports only tensors on GPUs.
         total = values.detach().to("cpu", torch.float64, copy=True)
         if self.count > 1:
             with _clear_errors():
@@ -74,17 +74,17 @@ class Processes:
         return total
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Sum the gradients of `parameters` over the processes; None stays where all have None."""
+        """Sum the gradients of `parameters` over the processes; None in all stays None."""
         if self.count == 1:
             return
-        # A layer that one process' batches do not reach has no gradient there, but takes part.
+        # A layer that this process' batches do not reach has no gradient here, but takes part.
         has = self.sum(torch.tensor([p.grad is not None for p in parameters]))
         used = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
-        # All processes must send as many numbers.
+        # All processes must send equally many numbers.
         for parameter in used:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        # Buckets: one call for each small tensor would cost more than what it sends.
+        # Buckets: one call for each small tensor would cost more than the data it sends.
         buckets: list[list[Tensor]] = []
         room = 0
         for gradient in (p.grad for p in used if p.grad is not None):
@@ -94,7 +94,7 @@ class Processes:
             buckets[-1].append(gradient)
             room -= gradient.numel()
         with _clear_errors():
-            # All are begun before the first is waited for, so that they overlap.
+            # All are started before waiting for the first, so that they overlap.
             works = []
             for bucket in buckets:
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
@@ -107,7 +107,7 @@ class Processes:
                 )
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Give `tensors` the values that they have in the first process."""
+        """Overwrite `tensors` with their values in the first process."""
         if self.count > 1:
             with torch.no_grad(), _clear_errors():
                 for tensor in tensors:
@@ -120,7 +120,7 @@ class Processes:
         lengths = torch.zeros(self.count, dtype=torch.float64)
         lengths[self.rank] = len(payload)
         sizes = [int(size) for size in self.sum(lengths).tolist()]
-        # All send as many bytes as the longest: gloo gathers tensors of one size alone.
+        # All send as many bytes as the longest: gloo only gathers tensors of the same size.
         buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8)
         buffer[: len(payload)] = torch.from_numpy(numpy.frombuffer(payload, numpy.uint8).copy())
         buffers = [torch.empty_like(buffer) for _ in sizes]
@@ -133,9 +133,9 @@ ALONE = Processes()
 
 
 def processes_from_environment() -> Processes:
-    """Return the processes that torchrun started, by its environment; one alone otherwise.
+    """Return the processes according to torchrun's environment, or a single one without it.
 
-    Raises ConfigError where that environment is incomplete.
+    Raises ConfigError if that environment is incomplete.
     """
     count = os.environ.get("WORLD_SIZE", "1")
     if count == "1":
@@ -167,7 +167,7 @@ def local_device(name: str) -> str:
             f"Process {own} (from 0) of this machine has no GPU: the machine has {gpus}.",
             f"Start at most {gpus} processes on it: `torchrun --nproc-per-node {gpus} ...`.",
         )
-    # Where there is one, the launcher may show each process its own.
+    # If one GPU is visible, the launcher may have assigned each process its own.
     return f"cuda:{own % gpus}"
 
 
@@ -177,7 +177,7 @@ def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
     if processes.count == 1:
         yield
         return
-    # Both on a GPU: gradients go over NCCL, counts and payloads stay on the host.
+    # Both backends on a GPU: NCCL for gradients, gloo for counts and payloads on the host.
     backend = "gloo"
     if device.type == "cuda":
         # NCCL sends from the current device.
@@ -190,7 +190,7 @@ def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # NCCL would wait for the others, who do not know yet, and nobody would hear why.
+        # NCCL would wait for the others, which do not know yet, and the error would not be shown.
         if device.type != "cuda":
             torch.distributed.destroy_process_group()
         raise
@@ -203,7 +203,7 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as fault:
-        # Want of memory is this process' own, and update.py handles it.
+        # Running out of memory concerns this process only, and update.py handles it.
         if is_out_of_memory(fault):
             raise
         first = str(fault).strip().partition("\n")[0]
@@ -225,14 +225,14 @@ def unpack_states(packed: bytes) -> dict[str, Tensor]:
 
 
 _SHARED_FOLDER_SECONDS = 5.0
-"""Seconds in which a network's file system shows to all machines what one has written."""
+"""Seconds within which a network file system shows a new file to all machines."""
 
 
 def check_shared_folder(folder: Path, processes: Processes) -> None:
     """Raise StorageError unless all processes see `folder` as the first one does.
 
-    That one makes a file of a new name in it, or in the nearest folder above it that there is, and
-    the others look for it. All of them raise the same error.
+    The first process creates a file with a new name in it, or in the nearest existing folder above
+    it, and the others look for it. All of them raise the same error.
     """
     if processes.count == 1:
         return
@@ -255,7 +255,7 @@ def check_shared_folder(folder: Path, processes: Processes) -> None:
 
 
 def _new_file(folder: Path) -> Path | None:
-    """Return a new file; None where none can be made, which is an error when the run begins."""
+    """Return a new file; None if it cannot be created, which is an error when the run begins."""
     home = next(path for path in (folder, *folder.parents) if path.is_dir())
     probe = home / f".nmtgrid-{uuid.uuid4().hex}"
     try:
@@ -266,7 +266,7 @@ def _new_file(folder: Path) -> Path | None:
 
 
 def _appears(path: Path) -> bool:
-    # A network's file system may show a new file late.
+    # A network file system may show a new file late.
     end = time.monotonic() + _SHARED_FOLDER_SECONDS
     while not path.exists():
         if time.monotonic() > end:

@@ -17,18 +17,18 @@ class Started:
     minutes: float
     pairs: int
     skipped: int
-    """Training pairs left out for their length."""
+    """Training pairs left out because of their length."""
     parameters: int
     device: str
     precision: str
     processes: int = 1
     world_size_changed: bool = False
-    """Whether a resumed run goes on with another number of processes than before."""
+    """Whether a resumed run has another number of processes than before."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Updated:
-    """Updates done since the last such event; rates are per second of training alone."""
+    """Updates done since the last such event; rates are per second of training only."""
 
     update: int
     epoch: int
@@ -36,7 +36,7 @@ class Updated:
     learning_rate: float
     loss: float
     nll: float
-    """Per target token, natural logarithm; so is the loss."""
+    """Per target token, natural logarithm, like the loss."""
     gradient_norm: float
     """Of the last update, before clipping."""
     tokens_per_second: float
@@ -67,8 +67,8 @@ class BatchSplit:
     update: int
     times: int
     is_exact: bool = True
-    """Whether that is all: halves have statistics of their own where a model takes those of a
-    batch (batch normalisation)."""
+    """Whether the update stays the same: with batch normalisation, halves have their own
+    statistics."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Validated:
     nll: float
     """Per target token, of the better candidate."""
     weights: str
-    """Which weights that is: `last`, `ema` or `average`."""
+    """The better candidate: `last`, `ema` or `average`."""
     losses: dict[str, float]
     bleu: float | None
     """Of greedy translations, tokenised, in percent."""
@@ -100,9 +100,9 @@ class Averaged:
 
     update: int
     checkpoints: int
-    """How many it is of."""
+    """Number of checkpoints in the mean."""
     most: int
-    """How many it was to be of: `training.average`."""
+    """Number requested: `training.average`."""
 
 
 @dataclasses.dataclass(frozen=True)

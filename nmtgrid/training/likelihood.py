@@ -25,9 +25,9 @@ from nmtgrid.training.settings import SmoothedSettings
 class SiteTargets:
     """Targets of the predictions at M sites.
 
-    tokens [M] are the true ones; soft targets [M, C] are there where those are not all; weights [M]
-    are what the sentences of the sites count (None: one each). With `r_drop` (alpha) there are two
-    predictions of each site, those of `both_passes`.
+    tokens [M] are those of the references; soft targets [M, C] are set if these are not the only
+    targets; weights [M] are those of the sites' sentences (None: ones). With `r_drop` (alpha) each
+    site has two predictions, those of `both_passes`.
     """
 
     tokens: Tensor
@@ -65,8 +65,8 @@ class SiteTargets:
     ) -> tuple[Tensor, Tensor]:
         """Return the sums (loss, negative log-likelihood) for features [M, D] at the sites.
 
-        [2M, D] with R-Drop, see `linear_cross_entropy`.
-        `weights` [M] are the sites' own (None: ones), beside those of their sentences.
+        With R-Drop features are [2M, D], see `linear_cross_entropy`. `weights` [M] are those of the
+        sites (None: ones), in addition to those of their sentences.
         """
         if self.weights is not None:
             weights = self.weights if weights is None else weights * self.weights
@@ -78,10 +78,10 @@ class SiteTargets:
 
 
 def both_passes(batch: Batch, sites: PredictionSites) -> tuple[Batch, PredictionSites]:
-    """Return what a model is to compute: with R-Drop all sentences and M sites twice.
+    """Return the batch and sites that a model computes: with R-Drop twice all sentences and sites.
 
-    So both passes are one batch, [2B] sentences and [2M] sites, in which every sentence draws its
-    own dropout; the second pass comes after the first.
+    Both passes are thus one batch, [2B] sentences and [2M] sites, in which every sentence samples
+    its own dropout; the second pass comes after the first.
     """
     if batch.r_drop is None:
         return batch, sites
@@ -108,7 +108,7 @@ def site_loss(
 
     `tokens` is the number of target tokens of the batch, whatever the number of sites.
     """
-    # Read before there is work under way that a GPU would have to finish first.
+    # Read before launching work that a GPU would have to finish first.
     tokens = batch.token_count
     passes = both_passes(batch, sites)
     features = model.features(*passes)
@@ -117,7 +117,7 @@ def site_loss(
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
         classifier = classifier.detached()
-    # Fused: logits [M, V] are never there as a whole (`benchmarks/kernels.py` times it).
+    # Fused: logits [M, V] are never stored as a whole (`benchmarks/kernels.py` times it).
     targets = SiteTargets.at(batch, sites)
     total, nll = targets.cross_entropy(features, classifier, weights, label_smoothing)
     return LossParts(total, tokens, nll)
@@ -132,7 +132,7 @@ class Likelihood(BaseObjective[LikelihoodSettings]):
     """Maximum likelihood: one prediction for each target token, with the whole source."""
 
     def check(self, model: TranslationModel) -> None:
-        """Warn of parts that early exit needs and that this leaves untrained."""
+        """Warn of parts that early exit needs but this objective does not train."""
         untrained = []
         if getattr(getattr(model, "config", None), "exits", "none") == "separate":
             untrained.append("the classifiers of all exits but the last (`model.exits=separate`)")

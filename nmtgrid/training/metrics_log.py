@@ -33,7 +33,7 @@ class UpdateSums:
 
     updates: Count
     loss: Finite
-    nll: Finite  # below 0 only if an objective of one's own has it so
+    nll: Finite  # below 0 only with a user-defined objective
     tokens: Count
     cells: Count
     pairs: Count
@@ -52,10 +52,10 @@ class UpdateSums:
             raise ValueError(f"{self.updates:,} updates have no tokens")
 
     def add(self, result: UpdateResult) -> None:
-        """Take in an update, but for its seconds."""
+        """Add an update, except for its seconds."""
         if not self.updates:
             self.extra = dict.fromkeys(result.extra, 0.0)
-        # What an objective reports of a part of these updates alone has no mean over all of them.
+        # What an objective reports for only some of these updates has no mean over all of them.
         self.extra = {
             name: total + result.extra[name]
             for name, total in self.extra.items()
@@ -78,8 +78,8 @@ class UpdateSums:
         plan: BatchPlan,
         batches: int,
     ) -> Updated:
-        """Return the event of these updates, each of so many `batches` of the `plan`."""
-        # Tiny updates may take no time by the clock of the processor.
+        """Return the event of these updates, each of `batches` batches of the `plan`."""
+        # Tiny updates may take no measurable processor time.
         seconds = max(self.seconds, 1e-9)
         per_update, per_epoch = seconds / 60 / self.updates, seconds / 60 / max(self.pairs, 1)
         epochs = plan.epochs_done(progress.cursor, self.pairs / self.updates / batches)
@@ -123,7 +123,7 @@ class MetricsLog:
         if not self.path.exists():
             return []
         remaining, damaged = [], []
-        # Behind the last line feed is nothing, or the line that a killed run had begun.
+        # After the last line feed there is nothing, or a line that a killed run had begun.
         *lines, _ = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
@@ -140,23 +140,23 @@ class MetricsLog:
                 remaining.append(line + b"\n")
                 self._last = str(values.get(LINE_CHECKSUM, ""))
                 self._known.add(_validation(values))
-        # Written anew as a whole: a run that is killed here leaves the old log.
+        # Rewritten as a whole: a run that is killed here leaves the old log.
         with atomic_file(self.path) as file:
             file.write(b"".join(remaining))
         return damaged
 
     def write(self, event: Event) -> None:
-        """Append `event`, if it is one with figures."""
+        """Append `event` if it is of a kind that is logged."""
         if not isinstance(event, (Updated, Gradients, Validated, Finished)):
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)
-        # Of the likelihood, whatever the objective adds to its loss.
+        # The perplexity of the likelihood, whatever the objective adds to its loss.
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:
             values["perplexity"] = perplexity(nll)
         if isinstance(event, Validated) and _validation(values) in self._known:
-            # The end of a run is validated again by one that goes on from there.
+            # A run that continues from the end of another repeats its last validation.
             return
         values = with_line_checksum(values, self._last)
         self._last = values[LINE_CHECKSUM]
@@ -172,10 +172,10 @@ class MetricsLog:
 
 
 def _validation(values: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what a validation is known by; the same weights have the same loss."""
+    """Return what identifies a validation; the same weights have the same loss."""
     return tuple(str(values.get(name)) for name in ("event", "update", "weights", "nll"))
 
 
 def perplexity(nll: float) -> float:
-    """Return exp(nll), bounded so that early figures stay numbers."""
+    """Return exp(nll), bounded so that early values stay finite."""
     return math.exp(min(nll, 50.0))

@@ -28,8 +28,8 @@ class MuonAdamW(torch.optim.Optimizer):
     rate serves both. A kernel [D', D, ...] of a convolution is a matrix [D', D ...].
     """
 
-    # As `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, which takes matrices alone and
-    # always iterates in bfloat16: without instructions for it a processor takes 15 times as long.
+    # Like `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, which takes only matrices and
+    # always iterates in bfloat16: a processor without bfloat16 instructions takes 15 times as long.
     # Matrices of one shape are updated together, which gives the same numbers in fewer operations.
 
     def __init__(
@@ -43,9 +43,9 @@ class MuonAdamW(torch.optim.Optimizer):
         self.momentum = settings.muon_momentum
         fast = has_fast_bf16(hidden[0].device)
         self.dtype = torch.bfloat16 if fast else torch.float32
-        """What Newton-Schulz iterations are done in."""
+        """Data type of the Newton-Schulz iterations."""
         self.found_inf: Tensor | None = None
-        """1 where the update is skipped, else 0: torch's name in its fused optimisers."""
+        """1 if the update is skipped, else 0; named as in torch's fused optimisers."""
         self._adamw = adamw
         # Shared, so that rates, gradients and moments of all parameters are those of this one.
         self.param_groups += adamw.param_groups
@@ -57,13 +57,13 @@ class MuonAdamW(torch.optim.Optimizer):
         group, skips = self.param_groups[0], torch.tensor(False)
         if self.found_inf is not None:
             skips = self.found_inf.bool()
-        # Of one dimension, so that products have its type: torch's fast kernels add like to like.
+        # One-dimensional, so that products have its type: torch's fast kernels add equal types.
         applied = torch.where(skips, 0.0, 1.0).view(1)
         weight_decay = torch.where(skips, 1.0, 1 - group["lr"] * group["weight_decay"])
         for parameters in _of_one_shape(p for p in group["params"] if p.grad is not None):
             buffers = [self._momentum_buffer(parameter) for parameter in parameters]
             momentum = torch.stack(buffers)
-            # In place of a gradient that is not finite the momentum, which this leaves as it is.
+            # A gradient that is not finite is replaced by the momentum, which then stays unchanged.
             gradient = torch.stack([p.grad for p in parameters if p.grad is not None])
             gradient = torch.where(skips, momentum, gradient)
             momentum.lerp_(gradient, 1 - self.momentum)
@@ -88,7 +88,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def _of_one_shape(parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Return the parameters in groups of one shape, so that few operations update them all."""
+    """Return the parameters in groups of the same shape, so that few operations update them."""
     groups: dict[torch.Size, list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.shape, []).append(parameter)
@@ -96,7 +96,7 @@ def _of_one_shape(parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Return about U V^T for each matrix U S V^T [N, D', D], by five Newton-Schulz iterations.
+    """Return approximately U V^T for each matrix U S V^T [N, D', D], by 5 Newton-Schulz iterations.
 
     Singular values of 0.002 of the matrix's norm or more come out between 0.6 and 1.2, zeros stay
     zero (Jordan et al., 2024).
@@ -105,7 +105,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     is_tall = matrices.shape[1] > matrices.shape[2]
     # The shorter side has the smaller products.
     x = matrices.mT if is_tall else matrices
-    # Their norms bound all singular values by 1.
+    # Divided by their norms, all singular values are at most 1.
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT
@@ -114,7 +114,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def make_optimiser(model: TranslationModel, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimiser, its fused form; vectors, as of biases and norms, are not decayed.
+    """Return the optimiser in its fused form; vectors (biases, norms) have no weight decay.
 
     Raises ConfigError for Muon and a model without hidden matrices.
     """
@@ -161,7 +161,7 @@ def restore_optimiser(
     tensors: dict[str, Tensor],
     like: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Put back what `optimiser_tensors` returned, by `like` on each parameter's device or shard.
+    """Restore the result of `optimiser_tensors`; `like` moves it to a parameter's device or shard.
 
     Raises ValueError naming a tensor that is not one of this optimiser and model.
     """
@@ -206,7 +206,7 @@ class RateState:
 
 
 class LearningRate:
-    """The learning rate of each update, by the schedule in `settings`."""
+    """The learning rate of each update according to the schedule in `settings`."""
 
     def __init__(self, settings: TrainingSettings) -> None:
         self.settings = settings
@@ -215,7 +215,7 @@ class LearningRate:
         self.waited = 0
 
     def at(self, updates: int, minutes: float) -> float:
-        """Return the rate of the update that follows so many `updates` and `minutes`."""
+        """Return the rate of the update that follows after `updates` and `minutes`."""
         s, update = self.settings, updates + 1
         # The position in the run and the end of the warm-up, in the schedule's own unit.
         position, warmup = float(update), float(s.warmup_updates)
@@ -240,7 +240,7 @@ class LearningRate:
         return s.learning_rate * self.factor
 
     def evaluated(self, loss: float) -> None:
-        """Take a validation loss: after `decay_patience` without improvement the rate decays.
+        """Record a validation loss: after `decay_patience` without improvement the rate decays.
 
         An improvement is a loss below the best one by more than `decay_threshold`.
         """
@@ -249,19 +249,19 @@ class LearningRate:
         if loss < self.best - self.settings.decay_threshold:
             self.best, self.waited = loss, 0
             return
-        # A loss that is no number is no improvement either.
+        # A NaN loss is no improvement either.
         self.waited += 1
         if self.waited >= self.settings.decay_patience:
             self.factor *= self.settings.decay_factor
             self.waited = 0
 
     def state(self) -> RateState:
-        """Return what a resumed run needs."""
+        """Return the state that a resumed run needs."""
         # JSON has no infinity.
         best = None if math.isinf(self.best) else self.best
         return RateState(self.factor, best, self.waited)
 
     def restore(self, state: RateState) -> None:
-        """Put back what `state` returned."""
+        """Restore what `state` returned."""
         self.factor, self.waited = state.factor, state.waited
         self.best = math.inf if state.best is None else state.best

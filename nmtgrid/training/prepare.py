@@ -59,10 +59,10 @@ from nmtgrid.training.validate import SplitValidator
 
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 _CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES, FACTS)
-"""What a run leaves in its folder beside `config.json`, which it writes before all of these."""
+"""Files that a run writes to its folder after `config.json`."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
-# What saved moments, the position in the data and random states depend on.
+# Settings on which saved moments, the position in the data and random states depend.
 _FIXED = (
     "model.", "batches.", "objective.", "smoothing.", "training.seed", "training.optimiser",
     "training.best_by",
@@ -81,15 +81,15 @@ class Request:
     changes: Sequence[str] = ()
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: ConfigFile | None = None
-    """A configuration, whose names of arch, preset and objective the others have taken already."""
+    """A configuration file; its arch, preset and objective are already in the fields above."""
 
     def without_effect(self, settings: RunSettings) -> list[str]:
-        """Return which of the settings asked for change nothing in these `settings`."""
+        """Return notes on the requested settings that have no effect in `settings`."""
         named = {text.split("=")[0].strip() for text in self.changes}
         named |= {name for name, value in self.flags.items() if value is not None}
         if self.file is None:
             return settings.without_effect(named)
-        # A file may list all settings: those that have their defaults are not asked for.
+        # A file may list all settings: those with their default values were not requested.
         defaults = type(settings)(settings.arch)
         known = {name for name, _ in describe(type(settings))}
         named |= {
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def objective_name(self) -> str | None:
-        """The objective: as asked for, or that of the file's table."""
+        """The objective: the requested one, or that of the file's table."""
         table = {} if self.file is None else self.file.settings.get("objective", {})
         named = table.get("name") if isinstance(table, Mapping) else None
         return str(named) if self.objective is None and named is not None else self.objective
@@ -111,9 +111,9 @@ class Request:
 def resolve(request: Request, objectives: Objectives, resumed: Path | None = None) -> RunSettings:
     """Return the settings of a run: defaults, then preset, file, flags and `--set`.
 
-    Those of the run in the folder `resumed` take the changes that a run allows on its way.
+    A run in the folder `resumed` keeps its settings, with the changes that resuming allows.
 
-    Raises ConfigError with every fault at once, also for changes to the model, the data order or
+    Raises ConfigError with every fault at once, including changes to the model, the data order or
     the objective of a resumed run.
     """
     file = request.file
@@ -133,14 +133,14 @@ def resolve(request: Request, objectives: Objectives, resumed: Path | None = Non
 
 
 def _names_in_file(file: ConfigFile, request: Request) -> dict[str, str]:
-    """Return the keys in the file that count, by what messages call them."""
+    """Return the keys in the file that take effect, by their names in messages."""
     typed = {text.split("=")[0].strip() for text in request.changes}
     typed |= {name for name, value in request.flags.items() if value is not None}
     names = {name: name for name in dotted(file.settings) if name not in typed}
-    # Options that are settings stand above the tables.
+    # Settings that have options are written above the tables.
     above = {f"training.{name}": name for name in file.settings if name in file.known}
     names |= {name: key for name, key in above.items() if name not in typed}
-    # Messages name what was chosen, not what chose it.
+    # Messages name the chosen architecture or preset, not the option.
     for option, choice in (("arch", request.arch), ("preset", request.preset)):
         if choice is not None and f"--{option}" in file.options:
             names[choice] = option
@@ -193,7 +193,7 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
     if faults:
         raise ConfigError(faults, "Leave this out, or start a new run with another `--out`.")
     settings = _change(before, {}, request)
-    # `training.*` may change on the way, but for what the saved moments and draws depend on.
+    # `training.*` may change when resuming, except what saved moments and draws depend on.
     fixed = [
         name
         for name, _ in describe(kind)
@@ -218,7 +218,7 @@ class _Run(Record):
 
 
 def data_of_run(folder: Path) -> Path:
-    """Return the dataset of the run in `folder`. Raises ModelError where it is not there."""
+    """Return the dataset of the run in `folder`. Raises ModelError if it does not exist."""
     data = _read_run(folder).data
     if data is None:
         raise ModelError(
@@ -234,7 +234,7 @@ def data_of_run(folder: Path) -> Path:
 
 
 def _read_run(folder: Path) -> _Run:
-    """Return what a run's folder says of it. Raises ModelError if there is no run."""
+    """Return the description of the run in a folder. Raises ModelError if there is no run."""
     path = folder / "config.json"
     if not path.is_file():
         advice = "Leave out `--resume` to start one."
@@ -247,7 +247,7 @@ def _read_run(folder: Path) -> _Run:
         raise ModelError(fault.problem, fault.advice or _RESTORE) from fault
     if "arch" not in run.settings:
         raise ModelError(
-            f"The model in {folder} does not have the settings of a training, as one that was "
+            f"The model in {folder} has no training settings, for example because it was "
             "imported: there is no run to resume.",
             f"Begin one with its weights: `--init {folder}` and another `--out`.",
         )
@@ -257,7 +257,7 @@ def _read_run(folder: Path) -> _Run:
 def _kind(
     arch: str, objective: str, objectives: Objectives, faults: list[str]
 ) -> type[RunSettings] | None:
-    """Return the settings' type for these names, or None with the faults entered."""
+    """Return the type of the settings for these names, or None after adding to `faults`."""
     known = zoo.architectures()
     registries: tuple[tuple[Registry[Any], str], ...] = ((known, arch), (objectives, objective))
     for registry, name in registries:
@@ -274,7 +274,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     """Return `settings` with preset, file, flags and `--set`, all faults in one error."""
     names = [text.split("=")[0].strip() for text in request.changes]
     own = {f"objective.{field.name}" for field in dataclasses.fields(settings.objective)}
-    # Presets are written for the objectives of this toolkit; one's own may have other settings.
+    # Presets are written for this toolkit's objectives; user-defined ones may differ.
     unknown = [name for name in preset if name.startswith("objective.") and name not in own]
     faults = [
         f"The preset `{request.preset}` sets {list_names(unknown)}, which the objective "
@@ -303,7 +303,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     ]
     layers: list[tuple[Callable[[str], str], Changes]] = [
         (lambda name: f"preset {request.preset}: {name}", preset),
-        # What the command line replaces is not looked at.
+        # Values that the command line replaces are not checked.
         (str, {name: value for name, value in in_file.items() if name not in {*names, *flags}}),
         (_option, flags),
         (set_option, changes),
@@ -323,7 +323,7 @@ def _option(name: str) -> str:
 
 
 def _as_typed(fault: str, flags: Mapping[str, Any]) -> str:
-    """Return a fault whose setting, if it begins with one of the `flags`, is called by option."""
+    """Return a fault, with the setting that it begins with, if in `flags`, called by option."""
     name = fault.split("`")[1] if fault.startswith("`") else ""
     return fault.replace(name, _option(name), 1) if name in flags else fault
 
@@ -344,7 +344,7 @@ def _settings_in_file(
     for name in tables.keys() & _OPTION.keys():
         del tables[name]
         faults.append(f"`{name}`: there is no such setting. Did you mean `{_OPTION[name]}`?")
-    # Options that are settings stand above the tables.
+    # Settings that have options are written above the tables.
     above = {
         f"training.{name}": tables.pop(name)
         for name in list(tables)
@@ -374,10 +374,10 @@ def prepare(
     init: Path | None = None,
     processes: Processes = ALONE,
 ) -> Trainer:
-    """Return a trainer, its model built (or resumed) and its folder begun.
+    """Return a trainer with its model built (or resumed) and its folder begun.
 
-    Of several processes the first one locks, checks, clears and begins the folder. Raises
-    StorageError where another process trains in it.
+    With several processes the first one locks, checks, clears and begins the folder. Raises
+    StorageError if another process trains in it.
     """
     init = None if resume else init
     with contextlib.ExitStack() as stack:
@@ -389,7 +389,7 @@ def prepare(
         valid = dataset.split("valid") if "valid" in dataset.names else None
         check_validation(training, dataset)
         resegmented = resegment(settings, dataset)
-        torch.manual_seed(training.seed)  # nothing may draw before the weights do
+        torch.manual_seed(training.seed)  # the weights must use the first random numbers
         model = build_model(settings, dataset)
         if init is not None:
             _load_init(model, init, dataset)
@@ -408,7 +408,7 @@ def prepare(
             )  # fmt: skip
         if training.compile:
             for part in model.compilable():
-                # At its first use, once for all shapes.
+                # Compiled at its first use, once for all shapes.
                 part.compile(dynamic=True)
         trainer = Trainer(
             model, objective, train, settings, folder, device,
@@ -416,7 +416,7 @@ def prepare(
             resegmented=resegmented,
         )  # fmt: skip
         _begin(trainer, dataset, resume=resume, overwrite=overwrite, init=init)
-        # Without a fault the run keeps the lock.
+        # Without an error the run keeps the lock.
         stack.pop_all()
     trainer.lock = lock
     return trainer
@@ -425,7 +425,7 @@ def prepare(
 def _lock(
     folder: Path, stack: contextlib.ExitStack, *, resume: bool, overwrite: bool
 ) -> FolderLock | None:
-    """Check and lock the folder of a run, until `stack` ends; None if it is missing."""
+    """Check and lock the folder of a run until `stack` ends; return None if it is missing."""
     if resume and not folder.is_dir():
         return None
     # With a lock file, its error comes first; the folder is checked again under the lock.
@@ -442,16 +442,16 @@ def _lock(
 def _begin(
     trainer: Trainer, dataset: Dataset, *, resume: bool, overwrite: bool, init: Path | None
 ) -> None:
-    """Begin the trainer's folder, or let it go on from there."""
+    """Begin the trainer's folder, or resume from it."""
     processes, folder = trainer.processes, trainer.checkpoints.model_folder
     if resume:
         _resume(trainer, folder, dataset.pipeline)
     elif processes.count > 1:
-        # All processes have drawn the same weights; what they drop out differs from here on.
+        # All processes have sampled the same weights; their dropout differs from here on.
         seed_process(trainer.settings.training.seed, processes)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume, init=init)
-    # The others read the folder: they go on when it is complete.
+    # The others read the folder: they continue once it is complete.
     processes.sum(torch.zeros(1))
 
 
@@ -473,9 +473,9 @@ def check_validation(training: TrainingSettings, dataset: Dataset) -> None:
 
 
 def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
-    """Let `trainer` go on from the saved state in `folder`."""
+    """Resume `trainer` from the saved state in `folder`."""
     _check_same_pipeline(folder, pipeline)
-    # Read before the settings of this run take their place.
+    # Read before the settings of this run replace them.
     saved = from_json(type(trainer.settings), _read_run(folder).settings)
     if not trainer.resume():
         raise ModelError(
@@ -489,12 +489,12 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
 def _write_description(
     folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool, init: Path | None
 ) -> None:
-    """Write the model's description, after the files of an older run are removed (`clear`)."""
+    """Write the model's description, after removing the files of an older run (`clear`)."""
     if clear:
         clear_folder(folder)
     is_new = not _entries(folder)
     try:
-        # Pictures have no sentences whose ends they could be split at.
+        # Pictures cannot be split at sentence ends.
         source, target = map(LengthPercentiles.of, trainer.plan.lengths())
         lengths = TrainingLengths(source, target) if dataset.pictures is None else None
         settings = to_json(trainer.settings)
@@ -511,7 +511,7 @@ def _write_description(
         if isinstance(objective, StatefulObjective):
             objective.save(folder)
     except BaseException as fault:
-        # Also at a signal: a folder with half a description would be in the way of the next run.
+        # Also on a signal: a folder with half a description would block the next run.
         if is_new:
             remove_folder(link_target(folder))
         if not isinstance(fault, OSError):
@@ -543,7 +543,7 @@ def check_smoothing(
 ) -> None:
     """Raise ConfigError if sampled sentences make no sense for the objective.
 
-    Also if the vectors are missing and the resumed run in `run_folder` has none.
+    Also raises it if the vectors are missing and the resumed run in `run_folder` has none.
     """
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
@@ -563,9 +563,9 @@ def check_smoothing(
 
 
 def check_parts(settings: RunSettings, device: torch.device) -> None:
-    """Raise ConfigError if parts are to be compiled or watched that the model or machine lacks.
+    """Raise ConfigError if the model or machine lacks what compiling or watching requires.
 
-    Asked before data are read: the model is built for its parts, without weights.
+    Called before data are read: the model is built without weights, to know its parts.
     """
     training = settings.training
     if not (training.watch_gradients or training.compile):
@@ -598,7 +598,7 @@ def check_parts(settings: RunSettings, device: torch.device) -> None:
 
 
 def check_r_drop(settings: RunSettings, objectives: Objectives) -> None:
-    """Raise ConfigError where two predictions of a pair cannot differ or be compared."""
+    """Raise ConfigError if two predictions of a pair cannot differ or be compared."""
     if not settings.training.r_drop:
         return
     kind = objectives.get(settings.objective_name)
@@ -636,7 +636,7 @@ def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:
 def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | None:
     """Return the training pairs under BPE-dropout, None without it.
 
-    Raises ConfigError where the dataset has nothing that the dropout of `settings` could drop.
+    Raises ConfigError if the dropout of `settings` has nothing to drop in the dataset.
     """
     batches, pipeline = settings.batches, dataset.pipeline
     if dataset.pictures is not None and (any(batches.bpe_dropout) or batches.source_word_dropout):
@@ -665,7 +665,7 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
 def check_tie(settings: RunSettings, dataset: Dataset) -> None:
     """Raise ConfigError if both languages share one matrix but not one vocabulary.
 
-    Also if the architecture cannot read the dataset's sources (text or pictures).
+    Also raises it if the architecture cannot read the dataset's sources (text or pictures).
     """
     arch, architectures = settings.arch, zoo.architectures()
     of_pictures = dataset.pictures is not None
@@ -713,18 +713,18 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether a run in `folder` has saved a state or weights; before, none are lost."""
+    """Return whether a run in `folder` has saved a state or weights, which could be lost."""
     weights = any((folder / name).exists() for name in (BEST, LAST, AVERAGE))
     return weights or bool(Checkpoints(folder).existing())
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, beside the lock; nothing where there is none."""
+    """Return the contents of a folder except for the lock; nothing if it does not exist."""
     return [path for path in folder.iterdir() if path.name != LOCK] if folder.is_dir() else []
 
 
 def _is_foreign(config: Path) -> bool:
-    """Whether `config.json`, or files that belong beside one, are not those of a run of ours."""
+    """Return whether `config.json`, or files that go with one, are not those of our runs."""
     if not config.exists():
         # Files of ours without their `config.json` were not left by a run.
         return any(any(config.parent.glob(name)) for name in (*_CLEARED, *FILE_PATTERNS))
@@ -738,7 +738,7 @@ def _is_foreign(config: Path) -> bool:
 def clear_folder(folder: Path) -> None:
     """Remove the files of a run in `folder`, and the targets of links among them.
 
-    Raises StorageError for what cannot be removed, which a new run would take for its own.
+    Raises StorageError for a file that cannot be removed, which a new run would take for its own.
     """
     try:
         Checkpoints(folder).clear()
@@ -764,7 +764,7 @@ def check_init(init: Path) -> None:
 def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
     check_init(init)
     try:
-        # Refuses a folder of another kind, such as a dataset, which has vocabularies too.
+        # Rejects a folder of another kind, such as a dataset, which has vocabularies too.
         read_run_settings(init)
         if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
             raise DataError(

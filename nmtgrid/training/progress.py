@@ -29,13 +29,13 @@ class Progress:
     cursor: DataCursor = dataclasses.field(default_factory=DataCursor.begin)
     minutes: NonNegative = 0.0
     waited: Count = 0
-    """Evaluations since the best one; like `least_loss`, of those that were due."""
+    """Validations since the best one; like `least_loss`, only those that were due count."""
     least_loss: Finite | None = None
-    """Or what else the best weights are chosen by, negative if more of it is better."""
+    """Or another criterion for the best weights, negated if higher is better."""
     validated_update: Count = 0
     checkpoint_update: Count = 0
-    """Of the last validation that was due, as are the epoch and minutes below. That at the end of a
-    run is not: one that goes on from there is to be the run that had not ended."""
+    """Of the last validation that was due, as are the epoch and minutes below. The one at the end
+    of a run is not due: a run that continues from there must equal one that had not ended."""
     validated_epoch: Count = 0
     validated_minutes: NonNegative = 0.0
     saved_update: Count = 0
@@ -60,17 +60,17 @@ class Progress:
     def from_json(cls, values: dict[str, Any]) -> Progress:
         """Return the counters of a saved state. Raises ValueError that names inconsistent values.
 
-        Older states do not tell validations that were due from others, and call the cursor `place`.
+        Older states do not distinguish validations that were due, and call the cursor `place`.
         """
         older = {"checkpoint_update": values.get("validated_update", 0)}
         return convert({**older, "cursor": values.get("place"), **values}, cls)
 
 
 def validation_is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
-    """Return whether the run is to be validated now."""
+    """Return whether a validation is due now."""
     if progress.validated_update == progress.update:
         return False
-    # Whichever interval is over first; an interval of zero is none.
+    # Whichever interval ends first; zero means no interval.
     by_updates = settings.validate_updates and progress.update % settings.validate_updates == 0
     epochs = progress.cursor.epoch - progress.validated_epoch
     by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs
@@ -94,7 +94,7 @@ def _is_part_done(settings: TrainingSettings, progress: Progress, minutes: float
 
 
 def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -> str:
-    """Return why the run is to end now, or an empty text."""
+    """Return why the run has to end now, or an empty string."""
     if settings.max_updates and progress.update >= settings.max_updates:
         return f"limit of {plural(settings.max_updates, 'update')} reached"
     if settings.max_minutes and minutes >= settings.max_minutes:
@@ -107,9 +107,9 @@ def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -
 
 
 def fraction_done(settings: TrainingSettings, progress: Progress, minutes: float) -> float:
-    """Return the share of the run that is over, by the limit that is nearest to its end.
+    """Return the share of the run that is done, according to the limit closest to its end.
 
-    Epochs count when they are over. Patience cannot be foreseen.
+    Only complete epochs count. Patience cannot be foreseen.
     """
     limits = (
         (progress.update, settings.max_updates),
@@ -129,7 +129,7 @@ def minutes_left(
 ) -> float | None:
     """Return the minutes until the first limit, or None if none can be foreseen.
 
-    `epochs` are those done, the present one in part.
+    `epochs` are those done, including the done part of the current one.
     """
     limits = []
     if settings.max_updates:
@@ -138,7 +138,7 @@ def minutes_left(
         limits.append(settings.max_minutes - minutes)
     if settings.max_epochs:
         limits.append((settings.max_epochs - epochs) * minutes_per_epoch)
-    # Patience cannot be foreseen, and so is no limit here.
+    # Patience cannot be foreseen, so it is not a limit here.
     return max(0.0, min(limits)) if limits else None
 
 
@@ -158,21 +158,21 @@ class Stopwatch:
 
     def __init__(self, kind: RunClock, stop: StopRequest, processes: Processes) -> None:
         self.now = time.process_time if kind == "processor" else time.monotonic
-        """Seconds, from any start."""
+        """Seconds since an arbitrary start."""
         self._request, self._processes = stop, processes
         self._start, self._minutes_before = self.now(), 0.0
         self._agreed_minutes: float | None = None
         self._agreed_stop = ""
 
     def resume_at(self, minutes: float) -> None:
-        """Begin again at `minutes`."""
+        """Continue from `minutes`."""
         self._minutes_before, self._start = minutes, self.now()
 
     def synchronise(self) -> None:
         """Let all processes agree on the time and on stopping."""
         if self._processes.count == 1:
             return
-        # One sum brings both: the other processes add no minutes.
+        # One sum transfers both: the other processes add no minutes.
         self._agreed_minutes = None
         minutes = self.minutes if self._processes.is_first else 0.0
         values = torch.tensor([minutes, float(bool(self._request.reason))], dtype=torch.float64)
@@ -189,5 +189,5 @@ class Stopwatch:
 
     @property
     def stopped(self) -> str:
-        """Why the run is to stop, or an empty text."""
+        """Why the run has to stop, or an empty string."""
         return self._request.reason if self._processes.count == 1 else self._agreed_stop

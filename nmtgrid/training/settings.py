@@ -152,7 +152,7 @@ class SmoothingSettings(CheckedSettings):
         return bool(self.token.alpha or (self.sequence.alpha and similar))
 
     def without_effect(self) -> list[str]:
-        """Return what is set of the token level and changes nothing, as no types are compared."""
+        """Return notes on token-level settings without effect, because no types are compared."""
         if self.needs_spread:
             return []
         return [
@@ -264,9 +264,9 @@ class TrainingSettings(CheckedSettings):
     patience: Annotated[int, FROM_0] = 0
     """Validations without improvement, by `best_by`, before training stops early. 0: off."""
     best_by: BestBy = "loss"
-    """What the best weights are chosen by: the validation loss (of some objectives a criterion of
-    their own), or BLEU, or, of captions, CIDEr-D of greedy translations. When a model overfits, its
-    loss rises long before its translations become worse."""
+    """Criterion for the best weights: the validation loss (some objectives have a criterion of
+    their own), or BLEU or (captions only) CIDEr-D of greedy translations. When a model overfits,
+    its loss rises long before its translations become worse."""
     validate_updates: Annotated[int, FROM_0] = 0
     """Updates between validations. 0: off."""
     validate_minutes: Annotated[float, FROM_0] = 0.0
@@ -275,8 +275,8 @@ class TrainingSettings(CheckedSettings):
     """Epochs between validations. 0: off."""
     validate_share: Annotated[float, BELOW_1] = 0.2
     """Share of the run between validations during the first epoch, so that a run shorter than an
-    epoch is validated too; only if validation is by epochs alone, without `patience` and without
-    the schedule `plateau`. 0: such a run is validated only at its end."""
+    epoch is validated too. It applies if validation is scheduled by epochs only, without `patience`
+    and without the schedule `plateau`. 0: such a run is validated only at its end."""
     validate_bleu: bool = True
     """Whether validation also translates and computes BLEU (captions: and CIDEr-D)."""
     validate_sentences: Annotated[int, FROM_0] = 1000
@@ -287,8 +287,8 @@ class TrainingSettings(CheckedSettings):
     """R-Drop: weight alpha of the divergence between two predictions of each pair with different
     dropout (published for translation: 5). 0: off."""
     r_drop_from: Annotated[float, BELOW_1] = 0.0
-    """Share of the run, by the first limit of updates, minutes or epochs that it will reach, before
-    R-Drop begins."""
+    """Share of the run before R-Drop begins, measured by the first limit of updates, minutes or
+    epochs that the run will reach."""
     log_updates: Annotated[int, ABOVE_0] = 50
     """Updates between two lines of the log."""
     watch_gradients: Annotated[int, FROM_0] = 0
@@ -341,13 +341,13 @@ class TrainingSettings(CheckedSettings):
 
     @property
     def counting_validations(self) -> list[str]:
-        """The settings that do nothing without validations, as they are called."""
+        """Names of the settings that have no effect without validations."""
         names = ["`training.patience`"] if self.patience > 0 else []
         return [*names, "`training.schedule` plateau"] if self.schedule == "plateau" else names
 
     @property
     def suspending_share(self) -> list[str]:
-        """The settings with which `validate_share` changes nothing, as they are called."""
+        """Names of the settings with which `validate_share` has no effect."""
         names = [
             f"`training.{name}`"
             for name in ("validate_updates", "validate_minutes")
@@ -409,7 +409,7 @@ class RunSettings:
     search: SearchPlan = dataclasses.field(default_factory=SearchPlan)
 
     def notes(self) -> list[str]:
-        """Return what is worth a warning in settings that are right, a sentence or two each."""
+        """Return warnings about settings that are valid, a sentence or two each."""
         notes = self.smoothing.without_effect()
         label_smoothing: float = getattr(self.objective, "label_smoothing", 0.0)
         if self.smoothing.is_on and label_smoothing:
@@ -420,7 +420,7 @@ class RunSettings:
         training = self.training
         if training.average == 1:
             notes.append(
-                "`training.average=1` has no effect, for the mean of one checkpoint is that "
+                "`training.average=1` has no effect, because the mean of one checkpoint is that "
                 "checkpoint: set 2 or more, or 0."
             )
         if training.average > 1 and not training.validates:
@@ -440,9 +440,9 @@ class RunSettings:
         return notes
 
     def without_effect(self, named: Collection[str]) -> list[str]:
-        """Return which of the settings `named` by the user change nothing, because of others.
+        """Return notes on settings `named` by the user that have no effect because of others.
 
-        Those of presets are not told: their values wait for other settings.
+        Settings of presets are not reported: they take effect with other settings.
         """
         notes = []
         if "training.validate_share" in named and self.training.validate_epochs:
@@ -482,7 +482,7 @@ def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     return _settings_type(*groups)
 
 
-# A new type for each call would have its annotations evaluated anew.
+# With a new type for each call, annotations would be evaluated again each time.
 @functools.cache
 def _settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     fields = (

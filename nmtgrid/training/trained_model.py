@@ -1,6 +1,6 @@
 """The model that is trained: its objective's loss, and its weights, complete or sharded.
 
-Models of this field usually fit into one device. `training.shard` is for those that do not:
+Translation models usually fit into one device. `training.shard` is for those that do not:
 weights, gradients and optimiser states are spread over the processes by torch's `fully_shard`, and
 weights are gathered for an update or a validation. Updates are the same, and checkpoints contain
 complete weights, so a run may continue either way.
@@ -25,7 +25,7 @@ from nmtgrid.training.distributed import Processes
 
 
 class TrainedModel:
-    """A model that is trained, with its objective; its weights are whole in this process."""
+    """A model that is trained, with its objective; its weights are complete in this process."""
 
     is_sharded = False
 
@@ -41,13 +41,13 @@ class TrainedModel:
         return contextlib.nullcontext()
 
     def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return whole tensors of those that are sharded as weights are (moments, averages)."""
+        """Return complete tensors of those that are sharded like weights (moments, averages)."""
         return dict(tensors)
 
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Return a copy of the whole state, on the CPU, with `others` (by name) instead."""
+        """Return a copy of the complete state on the CPU; `others` replace weights by name."""
         state = self.model.state_dict(keep_vars=True)
-        # A matrix that two layers share has two names in the state, and one among the others.
+        # A matrix that two layers share has two names in the state, but one in `others`.
         names = {id(tensor): name for name, tensor in reversed(state.items())}
         names |= {id(tensor): name for name, tensor in self.model.named_parameters()}
         copies = {}
@@ -58,23 +58,23 @@ class TrainedModel:
         return copies
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put back a whole state dict. Raises RuntimeError for that of another model."""
+        """Load a complete state dict. Raises RuntimeError if it is that of another model."""
         self.model.load_state_dict(state)
 
     def put(self, tensor: Tensor, value: Tensor) -> None:
-        """Write a whole tensor, or this process' shard of it, into one like the weights."""
+        """Write a complete `value`, or this process' shard of it, into `tensor`."""
         tensor.copy_(self.like(tensor, value))
 
     def like(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """Return a whole tensor on the device of `parameter`."""
+        """Return a complete tensor on the device of `parameter`."""
         return value.to(parameter.device)
 
 
 def disable_flattening(model: nn.Module) -> None:
     """Keep torch's recurrent layers from copying their weights into one buffer.
 
-    On a GPU such a layer does so when it first sees new weights. With gathered shards it would read
-    that buffer ever after, and not what has been learnt since.
+    On a GPU such a layer does so when it first sees new weights. With gathered shards it would keep
+    reading that buffer instead of the weights learnt since.
     """
     for part in model.modules():
         if isinstance(part, nn.RNNBase):
@@ -82,7 +82,7 @@ def disable_flattening(model: nn.Module) -> None:
 
 
 class ShardedModel(TrainedModel):
-    """The same with weights sharded over all processes, which must call it together."""
+    """A model with weights sharded over all processes, which must call its methods together."""
 
     is_sharded = True
 
@@ -115,12 +115,12 @@ class ShardedModel(TrainedModel):
             self._sharded.reshard()
 
     def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole tensors; all processes gather them in the order of their names."""
+        """Return the complete tensors; all processes gather them in the order of their names."""
         # Sorted: a dict's order may differ between processes, and they would wait for each other.
         return {name: _whole_tensor(tensors[name]) for name in sorted(tensors)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put back whole tensors. Raises RuntimeError for those of another model."""
+        """Load complete tensors. Raises RuntimeError for those of another model."""
         own = self.model.state_dict(keep_vars=True)
         # Checked before anything is written: a model is changed as a whole or not at all.
         unlike = [
@@ -135,11 +135,11 @@ class ShardedModel(TrainedModel):
                 self.put(tensor, state[name])
 
     def like(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """Return this process' shard of a whole tensor, if it is as large as `parameter`."""
+        """Return this process' shard of a complete tensor, if it is as large as `parameter`."""
         value = value.to(parameter.device)
         if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
             return value
-        # All have read the whole: each takes its shard of it, and nothing is sent.
+        # All have read the complete tensor: each takes its shard, and nothing is sent.
         mesh, placements = parameter.device_mesh, parameter.placements
         shard: Tensor = distribute_tensor(value, mesh, placements, src_data_rank=None)
         return shard

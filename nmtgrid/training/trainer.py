@@ -63,14 +63,14 @@ from nmtgrid.training.weights import ExponentialMovingAverage
 _OPTIMISER, _RANDOM, _EMA = "optimiser|", "state|", "ema|"
 _HASHED_AT_ONCE = 1 << 20
 _TRIM_EVERY = 20
-"""Updates after which a CPU's memory is looked at: batches of ever-changing shapes leave holes in
-the heap, gigabytes within an hour."""
+"""Updates between trims of the heap on a CPU: batches of ever-changing shapes leave holes in it,
+gigabytes within an hour."""
 
 
 def plan_batches(
     train: Pairs, settings: RunSettings, resegmented: ResegmentedPairs | None
 ) -> BatchPlan:
-    """Return the batches of a run. Raises DataError where no pair is left."""
+    """Return the batches of a run. Raises DataError if no pair is left."""
     batches = settings.batches
     plan = BatchPlan(
         train.source_lengths, train.target_lengths, batches.max_tokens, batches.max_cells,
@@ -154,11 +154,11 @@ class Trainer:
         self.lock: FolderLock | None = None  # of `folder`, released when the run ends
         self.device, self.bf16, self.validator = device, bf16, validator
         self.processes = processes
-        # Drawn by one seed, but perhaps on unlike machines: those of the first process count.
+        # Sampled with one seed, but perhaps on unlike machines: those of the first process count.
         self.processes.broadcast([*model.parameters(), *model.buffers()])
         training, batches = settings.training, settings.batches
         self.plan = plan_batches(train, settings, resegmented)
-        # One process alone has the weights whole, whatever `shard` says.
+        # A single process has complete weights, whatever `shard` says.
         self.trained = TrainedModel(model, objective)
         if training.shard and self.processes.count > 1:
             self.trained = ShardedModel(model, objective, self.processes, device)
@@ -183,10 +183,10 @@ class Trainer:
             "valid_lengths": None if valid is None else _checksum_of_lengths(valid),
         }
         self._batches = batches.accumulation * self.processes.count
-        """Of an update, over all processes."""
+        """Number of batches per update, over all processes."""
         self._world_size_changed = False
         self.notes = [*self._notes_on_validation(valid), *_notes_on_precision(bf16, device)]
-        """What is worth a warning before the run."""
+        """Warnings to show before the run."""
         self.stop_request = stop or StopRequest()
         self.stopwatch = Stopwatch(training.clock, self.stop_request, self.processes)
 
@@ -198,8 +198,8 @@ class Trainer:
             notes += _notes_on_length(translated, longest)
         if self.validator is None and self.ema is not None:
             notes.append(
-                "There are no validation pairs, by which the average of `training.ema_decay` would "
-                "be compared with the last weights: the model will have the last ones."
+                "There are no validation pairs to compare the average of `training.ema_decay` with "
+                "the last weights: the model will have the last weights."
             )
         return notes
 
@@ -227,7 +227,7 @@ class Trainer:
             raise DataError("The run was started on other training pairs.", advice)
         valid_lengths = state.valid_lengths, self._data_facts["valid_lengths"]
         if None not in valid_lengths and len(set(valid_lengths)) > 1:
-            # The best loss so far is that of the pairs of before.
+            # The best loss so far is that of the previous pairs.
             raise DataError("The run was started on other validation pairs.", advice)
         try:
             self.trained.load(snapshot.weights)
@@ -237,7 +237,7 @@ class Trainer:
                 "settings, or the code of an own architecture, have been changed.",
                 "Restore its `config.json`, or that code.",
             ) from fault  # fmt: skip
-        # As many batches an update as before, redistributed over however many processes there are.
+        # As many batches per update as before, redistributed over the current processes.
         self._batches = state.batches or self.settings.batches.accumulation
         self._world_size_changed = state.processes != self.processes.count
         self.processes.check(self._batches, even=self.trained.is_sharded)
@@ -249,9 +249,10 @@ class Trainer:
         return True
 
     def compare_schedules(self, before: TrainingSettings) -> None:
-        """Note if the next update is not what it would have been with the saved settings.
+        """Add notes if the next update differs from what it would be with the saved settings.
 
-        That is its learning rate, and whether what begins at a share of the run has begun.
+        They concern its learning rate, and whether settings that begin at a share of the run are
+        active.
         """
         now, progress = self.settings.training, self.progress
         shares = [fraction_done(settings, progress, progress.minutes) for settings in (before, now)]
@@ -261,9 +262,9 @@ class Trainer:
             if (shares[0] >= start) != (shares[1] >= start):
                 state = "has begun" if shares[1] >= start else "has not begun yet"
                 self.notes.append(
-                    f"What `{name}={start:g}` starts {state} with the new limit: "
-                    f"{100 * shares[1]:.0f} % of the run are done, {100 * shares[0]:.0f} % of the "
-                    "previous one."
+                    f"The phase that `{name}={start:g}` starts {state} with the new limit: "
+                    f"{100 * shares[1]:.0f} % of the run is done, instead of "
+                    f"{100 * shares[0]:.0f} % with the previous limit."
                 )
         self._compare_rates(before)
 
@@ -285,14 +286,14 @@ class Trainer:
         )
 
     def _restore(self, state: RunState, progress: Progress, tensors: dict[str, Tensor]) -> None:
-        """Put back counters and tensors. Raises ValueError for what does not fit the run."""
+        """Restore counters and tensors. Raises ValueError if they do not fit the run."""
         last = max(state.best.update, state.ema_steps)
         if last > progress.update:
             raise ValueError(f"`best` or `ema_steps` refer to update {last:,}, after the last one")
         rank = "" if state.processes == 1 else f"{state.processes - 1}."
         if f"{_RANDOM}{rank}random.cpu" not in tensors:
             raise ValueError(f"it lacks the random numbers of {state.processes:,} processes")
-        # An epoch has a batch or more.
+        # An epoch has at least one batch.
         if progress.cursor.epoch > progress.update * self._batches or not self.plan.has(
             progress.cursor
         ):
@@ -303,7 +304,7 @@ class Trainer:
         if self.ema is not None:
             weights = _below(tensors, _EMA)
             self.ema.restore(weights, state.ema_steps, self.trained.put)
-        # The seed counts where another number of processes goes on: it has no saved draws.
+        # The seed is used if no random states were saved for this number of processes.
         seed = self.settings.training.seed + progress.update
         restore_random(tensors, self.processes, self.device, seed)
         self.rate.restore(state.rate)
@@ -340,7 +341,7 @@ class Trainer:
             world_size_changed=self._world_size_changed,
         )
         is_new = torch.tensor(float(not self.checkpoints.existing()))
-        # All processes ask before the first one writes.
+        # All processes check before the first one writes.
         if self.processes.sum(is_new).item():
             yield self._save(None)
         try:
@@ -354,7 +355,7 @@ class Trainer:
             ) from fault
 
     def _train(self) -> Iterator[events.Event]:
-        """Train, from the second event to the last."""
+        """Train; yield the events after the first one."""
         training, progress, stopwatch = self.settings.training, self.progress, self.stopwatch
         reader = read_batches(
             self._read, self.plan, progress.cursor, self._batches, self.processes,
@@ -414,8 +415,8 @@ class Trainer:
         rate = self.rate.at(progress.update, self.stopwatch.minutes)
         share = fraction_done(training, progress, self.stopwatch.minutes)
         alpha = training.r_drop if training.r_drop and share >= training.r_drop_from else None
-        # What objectives change in the course of a training depends on these numbers alone, so that
-        # a resumed run finds them again.
+        # Whatever objectives change during training depends only on these numbers, so a resumed run
+        # does the same.
         batches = [
             dataclasses.replace(batch, r_drop=alpha, update=progress.update, fraction_done=share)
             for batch in batches
@@ -461,20 +462,19 @@ class Trainer:
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
         self._read_results()
-        # Running statistics, of batch normalisation, are each process' own, and so are their means.
+        # Running statistics (batch normalisation) differ between processes, and so do their means.
         ema_buffers = [] if self.ema is None else self.ema.buffers()
         self.processes.broadcast([*self.model.buffers(), *ema_buffers])
         outcome, start = None, self.stopwatch.now()
         if self.validator is not None:
             outcome = self.selection.evaluate(self.progress.update)
             self.stopwatch.synchronise()
-        # Only now: an interval begins when its validation ends, however long that took.
+        # Only now: the next interval begins when the validation ends, however long that took.
         self.progress.validated(self.stopwatch.minutes, due=due)
         if outcome is None:
             yield self._save(None)
             return
-        # A validation at the end of a run was not due: a run that goes on must be as if it had
-        # not been.
+        # A validation at the end of a run was not due: it must not affect a run that continues.
         value, progress = outcome.value, self.progress
         if due:
             self.rate.evaluated(outcome.score.value)
@@ -482,12 +482,12 @@ class Trainer:
             # A loss that is not finite is no improvement, not even the first one.
             if value < (math.inf if progress.least_loss is None else progress.least_loss):
                 progress.waited, progress.least_loss = 0, value
-        # Saved after every validation: the best weights and the counters must not part.
+        # Saved after every validation, so that the best weights match the counters.
         yield self._validated(outcome, start)
         yield self._save(outcome.best)
 
     def _conclude(self) -> Iterator[events.Event]:
-        """Validate what has not been, and the average of the last checkpoints and this state."""
+        """Validate the last weights unless done, and the average of the last checkpoints."""
         if self.progress.update != self.progress.validated_update:
             yield from self._validate(due=False)
         elif self.progress.update != self.progress.saved_update:
@@ -564,7 +564,7 @@ class Trainer:
             best = weights
         snapshot = Snapshot(weights, tensors, facts, is_trained=progress.update > 0)
         folder = self.checkpoints.save(snapshot, best) if self.processes.is_first else Path()
-        # Also a barrier: no process goes on before the state is on the disk.
+        # Also a barrier: no process continues before the state is on the disk.
         first, *_ = self.processes.gather(os.fsencode(folder))
         minutes = self.stopwatch.minutes
         return events.Saved(update=self.progress.update, minutes=minutes, folder=os.fsdecode(first))
@@ -595,14 +595,14 @@ def seed_process(seed: int, processes: Processes) -> None:
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with `prefix`, without it."""
+    """Return the tensors whose names start with `prefix`, which is removed."""
     return {
         name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
     }
 
 
 def _notes_on_blank(valid: Pairs) -> list[str]:
-    """Return a warning where validation pairs have an empty side."""
+    """Return a warning if validation pairs have an empty side."""
     blank = int(((valid.source_lengths == 0) | (valid.target_lengths == 0)).sum())
     if not blank:
         return []
@@ -613,20 +613,20 @@ def _notes_on_blank(valid: Pairs) -> list[str]:
 
 
 def _notes_on_length(lengths: NDArray[Any], longest: int) -> list[str]:
-    """Return a warning where validation sources are far longer than the `longest` in training."""
+    """Return a warning if validation sources are far longer than the `longest` in training."""
     far_longer = int((lengths > 2 * longest).sum())
     if not far_longer:
         return []
     return [
         f"{far_longer:,} of {len(lengths):,} validation sources are more than twice as long as any "
         f"in training ({longest:,} units), the longest one {lengths.max():,}: validation "
-        "translates them whole, which takes long, where `decode` splits them. Split or remove "
+        "translates them whole, which takes long, whereas `decode` splits them. Split or remove "
         "these lines, or set `training.validate_bleu=false`."
     ]
 
 
 def _notes_on_precision(bf16: bool, device: torch.device) -> list[str]:
-    """Return a warning where bf16 is slower than fp32."""
+    """Return a warning if bf16 is slower than fp32."""
     if not bf16 or device.type != "cpu" or has_fast_bf16(device):
         return []
     return [
@@ -636,7 +636,7 @@ def _notes_on_precision(bf16: bool, device: torch.device) -> list[str]:
 
 
 def _checksum_of_lengths(pairs: Pairs) -> str:
-    """Return a checksum that tells these pairs, in this order, from others."""
+    """Return a checksum that identifies these pairs in this order."""
     digest = hashlib.sha256()
     for lengths in (pairs.source_lengths, pairs.target_lengths):
         # In parts: lengths of a mapped file are not copied into memory as a whole.

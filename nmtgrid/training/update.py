@@ -43,7 +43,7 @@ def clip_and_scale(
     """Divide the summed gradients by `tokens`, clip them by their norm and return that norm.
 
     The norm is the one before clipping, of the divided gradient. `over_all` sums squares over the
-    processes where each has a shard of the gradients.
+    processes if each has a shard of the gradients.
     """
     # One fused call for all tensors: a loop would launch a kernel, or two, for each.
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
@@ -51,10 +51,10 @@ def clip_and_scale(
         # Squares of shards add up over the processes, norms do not.
         norm = over_all(norm.double().square()).sqrt().to(norm)
     norm = norm / tokens
-    # One multiplication for both: the gradients are passed over once more, not twice.
+    # One multiplication for both: one more pass over the gradients, not two.
     factor = torch.full_like(norm, 1.0 / tokens)
     if clip_norm > 0:
-        # The small number keeps a gradient of zero from a division by zero.
+        # The small number avoids a division by zero for a gradient of zero.
         factor = factor * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, factor)
     return norm
@@ -64,9 +64,9 @@ class GradientWatch:
     """Gradient norms at the outputs of a model's stages, measured at intervals.
 
     Each is the Frobenius norm, over all positions of the update, of the gradient of the loss per
-    target token, as the weights' gradient norm is. Micro-batches hold different positions, so their
-    squares add up; positions of padding add nothing, for no prediction depends on them. A stage
-    that the loss does not reach has the norm zero.
+    target token, like the norm of the weights' gradient. Micro-batches contain different positions,
+    so their squares add up; padding adds nothing, because no prediction depends on it. A stage that
+    the loss does not reach has the norm zero.
 
     Raises ConfigError for a model without stages.
     """
@@ -87,10 +87,10 @@ class GradientWatch:
         self._squares = {}
 
     def hooks(self) -> contextlib.AbstractContextManager[None]:
-        """Hook the outputs of the stages in the forward pass of a micro-batch inside.
+        """Return a context that hooks the stages' outputs in a micro-batch's forward pass.
 
         Layers that are computed a second time in the backward pass (activation checkpointing) are
-        hooked once: the hooks are gone by then, and the gradient comes to the first output.
+        hooked once: the hooks are gone by then, and the gradient reaches the first output.
         """
 
         def watch(name: str, output: Tensor) -> None:
@@ -100,18 +100,18 @@ class GradientWatch:
         return hooked(self._points, watch)
 
     def _add(self, name: str, gradient: Tensor) -> None:
-        # In double precision: what vanishes is what is looked for, and its square comes first.
+        # In double precision: the aim is to see vanishing gradients, and squares are smaller still.
         square = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64).square()
         self._squares[name] = self._squares[name] + square if name in self._squares else square
 
     def norms(self, tokens: int, processes: Processes) -> dict[str, float]:
-        """Return the norm at each stage, in order, for an update of so many target tokens.
+        """Return the norm at each stage, in order, for an update of `tokens` target tokens.
 
-        That of all `processes` together, if there are several.
+        It is that of all `processes` together.
         """
         zero = torch.zeros((), dtype=torch.float64)
         device = next((square.device for square in self._squares.values()), zero.device)
-        # Brought over together: a GPU is waited for once.
+        # Transferred together: a GPU is synchronised once.
         squares = [self._squares.get(name, zero).to(device) for name in self._points]
         norms: list[float] = processes.sum(torch.stack(squares)).sqrt().tolist()
         return {name: norm / tokens for name, norm in zip(self._points, norms, strict=True)}
@@ -120,8 +120,8 @@ class GradientWatch:
 def gradient_ratio(norms: Mapping[str, float]) -> float | None:
     """Return r = |gradient at h_1| / |gradient at h_N| over the N encoder layers.
 
-    Of the first part that is named, where a network has no encoder. The embeddings, h_0, are left
-    out. None where there is no layer or nothing reaches the last one.
+    If a network has no encoder, this is the ratio in its first named part. The embeddings, h_0, are
+    left out. None if there is no layer or no gradient reaches the last one.
     """
     stages = {name.partition(".")[::2]: norm for name, norm in norms.items()}
     parts = [part for part, _ in stages]
@@ -137,7 +137,7 @@ def gradient_ratio(norms: Mapping[str, float]) -> float | None:
 
 
 def no_stages(architecture: str) -> ConfigError:
-    """Return the error for gradients to be watched in an architecture without stages."""
+    """Return the error for watching gradients in an architecture without stages."""
     return ConfigError(
         "`training.watch_gradients` needs named points between layers, which the architecture "
         f"`{architecture}` does not define.",
@@ -158,9 +158,9 @@ class UpdateResult:
     gradient_norm: float
     extra: dict[str, float]
     oom_splits: int
-    """Micro-batches that had to be halved for want of memory."""
+    """Micro-batches that had to be halved because memory ran out."""
     gradients: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Norms at the stages of the network, where they were watched."""
+    """Norms at the stages of the network, if they were watched."""
 
 
 @dataclasses.dataclass
@@ -170,7 +170,7 @@ class _Pending:
     values: Tensor
     """The gradient norm and the sums of `names`, on their way to the host."""
     arrival: torch.cuda.Event | None
-    """When they are there; None: they are."""
+    """Event of their arrival; None if they have arrived."""
     names: list[str]
     counts: list[int]
     """Target tokens, pairs, cells, and micro-batches that were halved."""
@@ -197,13 +197,13 @@ class Updater:
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
         if device.type == "cpu":
             keep_memory()
-        # The smallest size that did not fit: with it memory does not run out again at every update.
+        # The smallest size that did not fit, so that memory does not run out at every update.
         self.too_many_cells = math.inf
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._pending: _Pending | None = None
         self.is_late = device.type == "cuda"
         """Whether results are read with the next update."""
-        # Shards are cast by autocast, once they are brought together.
+        # Shards are cast by autocast after they have been gathered.
         has_copies = bf16 and device.type == "cuda" and not trained.is_sharded
         self._copies = LowPrecisionCopies(self.model) if has_copies else None
 
@@ -219,12 +219,13 @@ class Updater:
     ) -> list[UpdateResult]:
         """Do one update on `batches`; `watch` measures its gradients between the layers.
 
-        Return the results that are read by now, in order: on a GPU that of the update before, if
-        `finish` has not returned it, elsewhere (and after measuring or halving) that of this one.
+        Return the results that have been read, in order: on a GPU that of the previous update,
+        unless `finish` has returned it, elsewhere (and after measuring or halving) that of this
+        one.
 
-        With several processes these are this one's share of them; what is returned is of all.
-        Raises: DeviceError if a single pair does not fit into memory; NotFiniteError if the loss
-        or the gradient of an update that is read is not finite, the weights then being what they
+        With several processes `batches` are the share of this one, but results are those of all.
+        Raises: DeviceError if a single pair does not fit into memory; NotFiniteError if the loss or
+        the gradient of an update whose result is read is not finite; the weights are then as they
         were before it.
         """
         self.model.train()
@@ -237,16 +238,16 @@ class Updater:
             else:
                 index += 1
         while True:
-            # None, not zero: parameters that no loss reaches are then left alone by the optimiser.
+            # None, not zero: the optimiser then skips parameters that no loss reaches.
             self.optimiser.zero_grad(set_to_none=True)
             failed, sums = self._accumulate(microbatches, watch)
             if failed is None:
                 break
             oom_splits += 1
-            # Halved in its place: the order of the sum, and so its rounding, stays.
+            # Halved in place: the order of the sum, and so its rounding, stays the same.
             microbatch = microbatches[failed]
             self.too_many_cells = min(self.too_many_cells, count_cells(microbatch))
-            # The gradient of what came before is done again, for a half of this pass may be in it.
+            # Earlier gradients are computed again, because they may include a part of this pass.
             microbatches[failed : failed + 1] = split_batch(microbatch)
         counts = [
             sum(batch.token_count for batch in batches),
@@ -255,13 +256,13 @@ class Updater:
         totals = [int(total) for total in self.processes.sum(torch.tensor(counts)).tolist()]
         norm = self._reduce_gradients(totals[0])
         names = ["loss", "nll", *sorted(set(sums) - {"loss", "nll"})]
-        # Brought over together, and into pinned memory: nothing waits yet.
+        # Transferred together, and into pinned memory: no synchronisation yet.
         values = torch.stack([norm.float(), *(sums[name].float() for name in names)])
         on_host, arrival = values.to("cpu", non_blocking=True), None
         if self.device.type == "cuda":
             arrival = torch.cuda.Event()
             arrival.record()
-        # Before the weights move, but after a whole update for the device to compute.
+        # Before the weights change, but after launching a whole update for the device to compute.
         results = self.finish()
         self._step(values[:2], learning_rate)
         self._pending = _Pending(on_host, arrival, names, totals, batches, learning_rate, watch)
@@ -300,19 +301,19 @@ class Updater:
         ]
 
     def _step(self, norm_and_loss: Tensor, learning_rate: float) -> None:
-        """Move the weights, unless one of the two numbers is not finite; nothing waits for them."""
-        # Zeros, or NaN (true) of what is not finite: torch's `isfinite` is several kernels.
+        """Change the weights unless either number is not finite, without synchronisation."""
+        # 0, or NaN (true) if not finite: torch's `isfinite` takes several kernels.
         is_broken = (norm_and_loss - norm_and_loss).any()
-        # What torch's fused optimisers read where gradients are scaled; so does Muon.
+        # Torch's fused optimisers read this for scaled gradients, and so does Muon.
         self.optimiser.found_inf = is_broken.float()  # type: ignore[attr-defined]
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()
 
     def _reduce_gradients(self, tokens: int) -> Tensor:
-        """Bring the processes' gradients together, divide and clip them; return their norm."""
+        """Sum the gradients over the processes, divide and clip them; return their norm."""
         if self.trained.is_sharded:
-            # Each process has its shards of what are means over the processes already.
+            # Each process has its shards of gradients that already are means over the processes.
             shards = [local_shard(p.grad) for p in self._parameters if p.grad is not None]
             tokens_each = tokens / self.processes.count
             return clip_and_scale(shards, tokens_each, self.clip_norm, self.processes.sum)
@@ -340,7 +341,7 @@ class Updater:
             except (RuntimeError, MemoryError) as fault:
                 if not is_out_of_memory(fault):
                     raise
-                # All processes must do as many passes: with shards none may halve its batch.
+                # All processes must do equally many passes: with shards none may halve its batch.
                 if len(microbatch) == 1 or self.trained.is_sharded:
                     raise _too_large(self.trained.model, microbatch, fault) from fault
                 advice = fragmentation_advice(fault)
@@ -379,11 +380,11 @@ def _too_large(model: TranslationModel, batch: Batch, fault: BaseException) -> D
 def has_fast_bf16(device: torch.device) -> bool:
     """Return whether `device` multiplies faster in bfloat16 than in fp32.
 
-    AMD's processors do by AVX512-BF16 alone, Intel's by AMX; with AVX512-BF16 alone fp32 updates
-    take two thirds of the time there.
+    AMD's processors do with AVX512-BF16, Intel's with AMX; on Intel's with AVX512-BF16 only, fp32
+    updates take two thirds of the time.
     """
     if device.type == "cuda":
-        # From Ampere on; torch also calls supported what older ones imitate.
+        # From Ampere on; torch also reports support for older GPUs that emulate it.
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if torch.cpu._is_amx_tile_supported():
         return True

@@ -1,7 +1,7 @@
 """Validation, and the choice of the best weights: the last ones, their EMA or average.
 
-All candidates are scored on the validation split; the lowest loss wins, the objective's own
-criterion, or the best translations (`training.best_by`). Called by trainer.py.
+All candidates are scored on the validation split; the one with the lowest loss or value of the
+objective's own criterion, or the best translations wins (`training.best_by`). Called by trainer.py.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Result = TypeVar("Result")
 class Quality:
     """Scores of greedy translations; None for scores that were not computed.
 
-    Tokenised BLEU in percent, that of captions against all of a picture's; of captions also a
-    hundred times CIDEr-D, by the document frequencies of the references that are scored.
+    Tokenised BLEU in percent, for captions against all references of a picture; for captions also
+    100 times CIDEr-D, with the document frequencies of the references that are scored.
     """
 
     bleu: float | None = None
@@ -105,10 +105,10 @@ class SplitValidator:
         rank, count = self.processes.rank, self.processes.count
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]
         self._count = min(sentences or len(split), len(split))
-        # As in decoding, whatever has a source is translated, also where the reference is empty.
+        # As in decoding, every line with a source is translated, even if its reference is empty.
         has_source = lengths[0][: self._count] > 0
         self._translated = numpy.flatnonzero(has_source) if with_quality else filled[:0]
-        # By source length alone: how long the translations become is not known.
+        # Only by source length: the lengths of the translations are not known.
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
         self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
@@ -125,7 +125,7 @@ class SplitValidator:
     def _within_memory(
         self, batches: Sequence[NDArray[Any]], work: Callable[[NDArray[Any]], Result]
     ) -> Iterator[tuple[NDArray[Any], Result]]:
-        """Yield indices of pairs with the result of `work` on them, what does not fit in halves."""
+        """Yield indices of pairs with the result of `work`; halve batches that do not fit."""
         remaining = [*reversed(batches)]
         while remaining:
             indices = remaining.pop()
@@ -157,7 +157,7 @@ class SplitValidator:
             values = {"nll": parts.nll, **parts.extra}
             if parts.criterion is not None:
                 values["criterion"] = parts.criterion
-            # Brought over together: a GPU is waited for once.
+            # Transferred together: a GPU is synchronised once.
             numbers = torch.stack([value.double() for value in values.values()]).tolist()
             for name, value in zip(("tokens", *values), (parts.tokens, *numbers), strict=True):
                 sums[name] = sums.get(name, 0.0) + value
@@ -172,7 +172,7 @@ class SplitValidator:
 
     @torch.no_grad()
     def quality(self, model: TranslationModel) -> Quality:
-        """Return the scores of greedy translations, none if they are not wanted."""
+        """Return the scores of greedy translations, none without `with_quality`."""
         # The same for all processes, though some may have no group of their own.
         if not len(self._translated):
             return Quality()
@@ -180,7 +180,7 @@ class SplitValidator:
         from nmtgrid.metrics.quality import bleu, caption_bleu, caption_cider
 
         model.eval()
-        # Anew each time: recordings hold weights, and memory that training needs.
+        # Recorded anew each time: recordings keep weights, and memory that training needs.
         graphs = Graphs(Recorder(self.device)) if self.device.type == "cuda" else None
         hypotheses = [""] * self._count
 
@@ -222,9 +222,10 @@ class Best:
     """The objective's own, if it has one."""
 
     def value(self, by: BestBy, *, has_criterion: bool) -> float:
-        """Return what it was chosen by; infinite before the first one.
+        """Return the value that it was chosen by; infinite before the first evaluation.
 
-        And for a run that had no criterion before, whose loss does not compare with one.
+        Also infinite for a run that had no criterion before, because its loss is not comparable
+        with one.
         """
         if self.nll is None or (by == "loss" and has_criterion and self.criterion is None):
             return math.inf
@@ -232,7 +233,7 @@ class Best:
 
 
 def _value(by: BestBy, score: Score, quality: Quality) -> float:
-    """Return what weights are chosen by, the less the better; infinite for what is no number.
+    """Return the value by which weights are chosen, the lower the better; infinite for NaN.
 
     Weights without a finite loss have diverged, whatever they translate.
     """
@@ -256,7 +257,7 @@ class Outcome:
     losses: dict[str, float]
     """The nll of all candidates."""
     value: float
-    """What the candidate was chosen by, the less the better."""
+    """The value by which the candidate was chosen, the lower the better."""
     best: dict[str, Tensor] | None
     """The candidate's weights, if it beats all before; else None."""
 
@@ -276,9 +277,9 @@ class Selection:
         self.best = Best(None, 0, "last")
 
     def evaluate(self, update: int, average: Mapping[str, Tensor] | None = None) -> Outcome:
-        """Score the last weights and, where there is one, their exponential moving average.
+        """Score the last weights and, if there is one, their exponential moving average.
 
-        Or, where it is given, the mean of the last states: `average`, by name.
+        If `average` (weights by name) is given, score only this mean of the last states.
         """
         assert self.validator is not None
         candidates: dict[Candidate, Mapping[str, Tensor] | None] = {"last": None}
@@ -299,7 +300,7 @@ class Selection:
             name = min(values, key=values.__getitem__)
             weights, score = candidates[name], scores[name]
             if name not in qualities:
-                # Translating takes long: of the others nothing is shown.
+                # Translating takes long, so only the winner is translated.
                 with swapped_weights(model, weights):
                     qualities[name] = self.validator.quality(model)
         quality, best = qualities[name], None

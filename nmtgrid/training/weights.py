@@ -13,8 +13,8 @@ class ExponentialMovingAverage:
     """An exponential moving average of a model's weights, with a lower decay at the start.
 
     The step after n others keeps min(decay, 1 - 1/(n + 1)): the first one takes the weights as they
-    are, and the next ones are plain means, so that what the weights began with has no part in it.
-    Running statistics are averaged as the weights that they belong to; whole numbers are copied.
+    are, and the next ones are plain means, so that the initial weights have no part in it. Running
+    statistics are averaged like the weights that they belong to; integers are copied.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -24,7 +24,7 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take in the weights as they are now."""
+        """Update the average with the current weights."""
         self.steps += 1
         decay = min(self.decay, 1.0 - 1.0 / self.steps)
         names = [name for name, mean in self.weights.items() if mean.is_floating_point()]
@@ -35,7 +35,7 @@ class ExponentialMovingAverage:
             self.weights[name].copy_(self._live[name])
 
     def buffers(self) -> list[Tensor]:
-        """Return the averages of all that are not parameters."""
+        """Return the averages of all buffers."""
         return [
             mean
             for name, mean in self.weights.items()
@@ -77,7 +77,7 @@ def check_tensor(name: str, value: Tensor, shape: Sequence[int], dtype: torch.dt
 def live_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters, and the buffers that are saved, by name; shared ones once.
 
-    Not from the state dict, for which FSDP would shard gathered weights again.
+    Not from the state dict, because FSDP would shard gathered weights again for it.
     """
     unsaved = {
         f"{prefix}.{name}" if prefix else name
@@ -95,7 +95,7 @@ def swapped_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> I
         yield
         return
     live = live_weights(model)
-    # By `data`: for the optimiser and the graph the parameters stay the same tensors.
+    # Via `data`: for the optimiser and the graph the parameters stay the same tensors.
     own = {name: tensor.data for name, tensor in live.items()}
     try:
         for name, tensor in live.items():
@@ -110,8 +110,8 @@ class LowPrecisionCopies:
     """Copies in bfloat16 of the weights and biases of a model's linear layers, all cast together.
 
     Autocast casts them layer by layer, and their gradients one by one: most kernels of a small
-    model's update on a GPU are such casts. What is computed is the same. Weights that another layer
-    has too, as tied embeddings, are left to autocast.
+    model's update on a GPU are such casts. Results are the same. Weights that another layer shares,
+    such as tied embeddings, are left to autocast.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -138,7 +138,7 @@ class LowPrecisionCopies:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Cast the weights as they are now."""
+        """Cast the current weights."""
         if self._copies:
             torch._foreach_copy_(self._copies, self._parameters)
 
@@ -149,7 +149,7 @@ class LowPrecisionCopies:
         The gradients are added to those of the weights, unless an error leaves the context.
         """
         for module, name, _, copy in self._uses:
-            # Past the check that a parameter is an `nn.Parameter`.
+            # Bypasses the check that a parameter is an `nn.Parameter`.
             module._parameters[name] = copy  # type: ignore[assignment]
         try:
             yield

@@ -1,8 +1,8 @@
 """Word alignments of sentence pairs: read from a Pharaoh file, or learned by an IBM-2 aligner.
 
-The aligner is IBM model 2 with a prior that favours the diagonal, as fast-align's (Dyer et al.
+The aligner is IBM model 2 with a prior that favours the diagonal, as in fast-align (Dyer et al.
 2013): EM in both directions over blocks of pairs of one shape, all words of a block at once; then
-the directions are joined (`pharaoh.symmetrise`). Words are what spaces separate, so that a Pharaoh
+the directions are joined (`pharaoh.symmetrise`). Words are separated by spaces, so that a Pharaoh
 file and its text fit together. `nmtgrid analyze align`, `difficulty` and `paths` call it.
 """
 
@@ -29,13 +29,13 @@ Integers = NDArray[numpy.int32]
 Numbers = NDArray[numpy.float64]
 Words = Sequence[str]
 Advance = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and of how much in all."""
+"""Called with the current step, and how much of it is done out of how much."""
 
-# Cells that are numbered at a time.
+# Number of cells that are numbered at a time.
 _CHUNK = 1 << 22
-# A file given for another, or one without line ends, must not take all memory.
+# A wrong file, or one without line ends, must not take all memory.
 MOST_CELLS = 1 << 24
-"""Cells of one sentence pair: beyond, a line is no sentence."""
+"""Maximum number of cells of one sentence pair: larger lines are not sentences."""
 _MARKS = ".,;:!?…\"'()[]{}<>«»„“”‚‘’¡¿。，！？、；："
 
 
@@ -69,8 +69,8 @@ def lay_out(
 ) -> Corpus:
     """Return the pairs whose sides both have words.
 
-    Words count as one without regard to case, and to marks at their edges. Raises InputError with
-    the line for a pair of immense lines.
+    Words are equal if they differ only in case or in punctuation at their edges. Raises InputError
+    with the line for a pair of immense lines.
     """
     done = total = 0
     for line, (x, y) in enumerate(zip(source, target, strict=True), start=1):
@@ -105,7 +105,7 @@ def lay_out(
         advance("laying out", done, total)
     uniques = [unique for _, unique in chunks]
     every = numpy.unique(numpy.concatenate(uniques)) if uniques else numpy.empty(0, numpy.int64)
-    # From numbers within a chunk to those within the corpus.
+    # Map numbers within a chunk to those within the corpus.
     for blocks, unique in chunks:
         rows = numpy.searchsorted(every, unique).astype(numpy.int32)
         for block in blocks:
@@ -120,7 +120,7 @@ def lay_out(
 
 
 def form(word: str) -> str:
-    """Return what words that count as one have in common: no case, no marks at the edges."""
+    """Return the form that equal words share: no case, no punctuation at the edges."""
     return word.casefold().strip(_MARKS) or word
 
 
@@ -128,7 +128,7 @@ def _numbered(sentences: Sequence[Words]) -> tuple[list[Integers], int]:
     """Return each sentence as numbers of words, and how many words there are."""
     numbers: dict[str, int] = {}
 
-    # A word is folded once, not at each of its occurrences.
+    # Cached, so that a word is folded once, not at each occurrence.
     @functools.cache
     def number(word: str) -> int:
         return numbers.setdefault(form(word), len(numbers))
@@ -162,13 +162,13 @@ def _batches(source: Sequence[int], target: Sequence[int]) -> list[list[list[int
     return chunks
 
 
-# Within which the tension is sought.
+# Bounds within which the tension is sought.
 _LEAST, _MOST = 0.1, 40.0
 _STEPS = 12
 
 
 def prior_table(m: int, n: int, tension: float) -> tuple[Numbers, Numbers]:
-    """Return shares and -|t/m - j/n|, both [m, n]: of n given words for each of m written ones."""
+    """Return shares and -|t/m - j/n|, both [m, n]: n conditioning words per written one."""
     # Closeness on the diagonal of relative positions, as in Dyer et al. 2013; 0 is the best.
     distance = -numpy.abs(numpy.arange(1, m + 1)[:, None] / m - numpy.arange(1, n + 1)[None, :] / n)
     shares = numpy.exp(tension * distance)
@@ -179,10 +179,11 @@ def prior_table(m: int, n: int, tension: float) -> tuple[Numbers, Numbers]:
 def fitted_tension(
     expected: float, weights: Mapping[tuple[int, int], Numbers], start: float = 4.0
 ) -> float:
-    """Return the tension whose mean closeness equals the `expected` sum: the likeliest.
+    """Return the most likely tension, whose mean closeness equals the `expected` sum.
 
-    `weights` has, for each shape (m, n), how many words of each written position picked a given
-    word [m]. The likelihood is concave in the tension: Newton's steps, kept within a bracket.
+    `weights` has, for each shape (m, n), the number of words of each written position that picked a
+    conditioning word [m]. The likelihood is concave in the tension: Newton's steps, kept within a
+    bracket.
     """
     least, most, tension = _LEAST, _MOST, start
     for _ in range(_STEPS):
@@ -199,10 +200,10 @@ def fitted_tension(
             least = tension
         else:
             most = tension
-        # Without any spread (pairs of one word) each tension is as likely as another.
+        # Without any spread (pairs of one word) all tensions are equally likely.
         if abs(gap) < 1e-9 * max(1.0, abs(expected)) or spread <= 0:
             break
-        # Newton's step may leave the bracket where the likelihood is flat: then it is halved.
+        # Newton's step may leave the bracket if the likelihood is flat: the bracket is then halved.
         step = tension + gap / spread
         tension = step if least < step < most else (least + most) / 2
     return tension
@@ -212,7 +213,7 @@ def fitted_tension(
 class AlignerSettings:
     """`iterations` of EM, the last of which only aligns.
 
-    `null` is p0; `tension` the strength of the diagonal, 0 for none, learned from there unless
+    `null` is p0; `tension` the strength of the diagonal, 0 for none, learned from this start unless
     `fixed`; `concentration` that of the Dirichlet prior, 0 for plain maximum likelihood.
     """
 
@@ -226,9 +227,9 @@ class AlignerSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AlignedPairs:
-    """The words of both sides, their links, and in a sentence where the links come from.
+    """The words of both sides, their links, and a sentence on the origin of the links.
 
-    Links are source word first, from 0, in order; `tensions`, where they were learned, those of the
+    Links are source word first, from 0, in order; `tensions`, if they were learned, those of the
     target given the source, and of the source given the target.
     """
 
@@ -265,13 +266,13 @@ def align(
     settings = settings or AlignerSettings()
     count = len(source)
     # Both directions read the same cells; the layout is the larger part of the memory. More text
-    # comes last: its links are not asked for.
+    # comes last: its links are not returned.
     corpus = lay_out([*source, *more[0]], [*target, *more[1]], advance)
     choices, tensions = [], []
     for backward in (False, True):
         direction = _Direction(corpus, settings, backward)
         name = "backward" if backward else "forward"
-        # The last iteration only aligns, by what the others have learned.
+        # The last iteration only aligns, with what the others have learned.
         for iteration in range(settings.iterations - 1):
             advance(f"learning {name}", iteration, settings.iterations)
             direction.learn()
@@ -286,8 +287,8 @@ def align(
         if pair % 5000 == 0:
             advance("joining", pair, count)
     origin = (
-        f"Word alignments were learned from {plural(count + len(more[0]), 'pair')} by the own "
-        "aligner (IBM model 2 that favours the diagonal, as fast-align's, "
+        f"Word alignments were learned from {plural(count + len(more[0]), 'pair')} by nmtgrid's "
+        "aligner (IBM model 2 that favours the diagonal, as in fast-align, "
         f"{settings.iterations} iterations), the two directions joined by {settings.heuristic}."
     )
     return AlignedPairs(source, target, links, origin, (tensions[0], tensions[1]))
@@ -302,22 +303,22 @@ class _Direction:
         self.conditions = pairs[backward]
         self.condition_types = (corpus.source_types, corpus.target_types)[backward]
         written_types = (corpus.target_types, corpus.source_types)[backward]
-        # Of equal probability at first: any constant will do.
+        # All equally probable at first: any constant will do.
         self.table = numpy.ones(len(self.conditions))
         self.null_table = numpy.ones(written_types)
         self.tension = settings.tension
         self.iteration = 0
 
     def learn(self) -> None:
-        """Do one iteration of EM. The tension is left alone in the first, as in fast-align."""
+        """Do one iteration of EM. The first one does not change the tension, as in fast-align."""
         counts, nulls = numpy.zeros_like(self.table), numpy.zeros_like(self.null_table)
         expected = 0.0
         weights: dict[tuple[int, int], Numbers] = {}
         for block in self.corpus.blocks:
             cells, written = self._sides(block)
             shares, none, distance = self._posterior(cells, written)
-            # `counts[cells] += shares` would count a pair of words that a block has twice only
-            # once.
+            # `counts[cells] += shares` would count a pair of words only once if a block has it
+            # twice.
             numpy.add.at(counts, cells.ravel(), shares.ravel())
             numpy.add.at(nulls, written.ravel(), none.ravel())
             expected += float((shares.sum(0) * distance).sum())
@@ -325,29 +326,29 @@ class _Direction:
             weights[shape] = weights.get(shape, 0.0) + (1.0 - none).sum(0)
         if self.iteration and not self.settings.fixed and self.settings.tension > 0:
             likeliest = fitted_tension(expected, weights, self.tension)
-            # What is likeliest is too much: the posterior leans on the prior already, so that each
-            # fit would strengthen the next. Half the way, on a log scale, aligns better.
+            # The most likely tension is too strong: the posterior depends on the prior already, so
+            # that each fit would strengthen the next. Half the way, on a log scale, aligns better.
             self.tension = math.sqrt(self.settings.tension * likeliest)
         self.iteration += 1
-        # The variational Bayes of a Dirichlet prior: a rare word should not explain all that it
-        # stands beside once.
+        # Variational Bayes with a Dirichlet prior: a rare word should not explain all words that it
+        # occurs with once.
         totals = numpy.zeros(self.condition_types)
         alpha = self.settings.concentration
         numpy.add.at(totals, self.conditions, counts + alpha)
         self.table = _ratio(counts + alpha, totals, self.conditions, alpha > 0)
         nulls += alpha
-        # Words that no word explains have one distribution for all.
+        # All words that no word explains share one distribution.
         only = numpy.zeros(len(nulls), dtype=numpy.int32)
         self.null_table = _ratio(nulls, nulls.sum(keepdims=True), only, alpha > 0)
 
     def choices(self, count: int) -> list[list[int]]:
-        """Return, for each of the first pairs, the given word that each written word picks.
+        """Return, for each of the first pairs, the conditioning word that each written word picks.
 
-        -1 stands for none, which has the precedence where two are as probable; then the first.
+        -1 means none, which wins ties; otherwise the first of equally probable words wins.
         """
         choices: list[list[int]] = [[] for _ in range(count)]
         for block in self.corpus.blocks:
-            # Of more text, which is learned from only, no links are wanted.
+            # No links are needed for the additional text, which is only learned from.
             if min(block.members) >= count:
                 continue
             cells, written = self._sides(block)
@@ -359,20 +360,20 @@ class _Direction:
         return choices
 
     def _sides(self, block: Block) -> tuple[Integers, Integers]:
-        """Return the block's cells [B, written, given] and the written words."""
+        """Return the block's cells [B, written, conditioning] and the written words."""
         if self.backward:
             return block.cells.swapaxes(1, 2), block.source
         return block.cells, block.target
 
     def _posterior(self, cells: Integers, written: Integers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the probability of each given word [B, m, n] and of none [B, m], distances."""
-        # A word picks none with p0, else one by the prior and the table; all of a block at once.
+        """Return probabilities of conditioning words [B, m, n] and of none [B, m], distances."""
+        # A word picks none with p0, else one by the prior and the table; for a whole block at once.
         prior, distance = prior_table(cells.shape[1], cells.shape[2], self.tension)
         shares: Numbers = self.table[cells]
         shares *= (1.0 - self.settings.null) * prior
         none: Numbers = self.settings.null * self.null_table[written]
         total = shares.sum(2) + none
-        # What has lost all probability (a word that nothing explains) is left to none.
+        # A word that has lost all probability (nothing explains it) picks none.
         lost = total <= 0
         total[lost] = 1.0
         shares /= total[:, :, None]
@@ -402,8 +403,8 @@ def link_pairs(
 ) -> AlignedPairs:
     """Return the words of both sides with the links in `alignments`, or else with learned ones.
 
-    `train` has more text to learn from. Raises ConfigError for a file given as both sides of it,
-    InputError for files of different lengths and bad links.
+    `train` is additional text to learn from. Raises ConfigError for a file given as both sides of
+    it, InputError for files of different lengths and invalid links.
     """
     x, y = pairs
     if alignments is not None:
@@ -417,7 +418,7 @@ def link_pairs(
 def read_words(source: Path, target: Path) -> tuple[list[list[str]], list[list[str]]]:
     """Return the words of both files.
 
-    Raises ConfigError for one file given twice, InputError unless they have as many lines.
+    Raises ConfigError if one file is given twice, InputError if their numbers of lines differ.
     """
     if os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"{source} is given as source and as target.", "Give two files.")

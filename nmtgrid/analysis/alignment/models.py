@@ -36,7 +36,7 @@ END = "</s>"
 class AlignmentOptions:
     """The lines to draw (none: the first that all models align), and how links are extracted.
 
-    `words` joins units to words, `threshold` links whatever reaches it (None: the largest share).
+    `words` joins units to words, `threshold` links all shares that reach it (None: the largest).
     """
 
     lines: Sequence[int] = ()
@@ -65,13 +65,13 @@ def read_models(
 ) -> list[ModelAlignments]:
     """Return the alignments of all files of traces, one pass over each.
 
-    Raises InputError for a file without alignments or without a wanted line, for files that are
-    not of the same source lines, and for bad gold links.
+    Raises InputError for a file without alignments or without a requested line, for files with
+    different source lines, and for invalid gold links.
     """
     sources: dict[int, str] = {}
     models: list[ModelAlignments] = []
     for name, path in files.items():
-        # Where no lines are named, all models show the one that the first aligns first.
+        # If no lines are named, all models show the first one that the first model aligns.
         lines = options.lines or ([*models[0].examples] if models else [])
         model = _read(name, path, dataclasses.replace(options, lines=lines), sources, not models)
         if len(model.links) < len(sources):
@@ -104,7 +104,7 @@ def _read(
             text = " ".join(words)
             if is_first:
                 sources[trace.line] = text
-            # One may be the beginning of the other, as models cut long lines. Words, not units:
+            # One may be a prefix of the other, because models cut long lines. Words, not units:
             # models may split them differently.
             other = sources.get(trace.line)
             if other is None or not (text.startswith(other) or other.startswith(text)):
@@ -114,7 +114,7 @@ def _read(
                     path=path,
                     line=trace.line,
                 )
-            # Statistics are of what is drawn, links of what the options name.
+            # Statistics are those of what is drawn, links those that the options name.
             merged = by_words(trace) if options.words else trace
             sizes.append((len(merged.source), len(merged.target)))
             all_links.append(links(trace, words=options.words, threshold=options.threshold))
@@ -139,16 +139,16 @@ def _read(
 
 
 def alignments_section(models: Sequence[ModelAlignments], options: AlignmentOptions) -> Section:
-    """Return averages of all models, a picture of them, and the chosen lines side by side."""
+    """Return averages of all models, a figure of them, and the chosen lines side by side."""
     unit = "word" if options.words else "token"
     comparison = Picture(
         "entropy-and-coverage",
-        "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
+        "Entropy and coverage of each model's alignments; upper left: sharp and complete.",
         lambda path: draw_points(
             [(model.name, model.averages.entropy, model.averages.coverage) for model in models],
             path,
-            title="How sharp alignments are, and what they cover",
-            x_label=f"entropy (nats per target {unit}); less is surer",
+            title="Sharpness and coverage of alignments",
+            x_label=f"entropy (nats per target {unit}); lower is sharper",
             y_label=f"coverage (share of a source {unit})",
         ),
     )
@@ -191,20 +191,20 @@ def alignments_section(models: Sequence[ModelAlignments], options: AlignmentOpti
 
 def _text(models: Sequence[ModelAlignments], unit: str) -> str:
     text = (
-        "How much each model, writing a target "
-        f"{unit}, looks at each source {unit}. Entropy (Eq. 3.24) is in nats per target {unit}: "
-        "the lower, the surer. Coverage (Eq. 3.25) is the share of a source "
+        "The weight that each model gives to each source "
+        f"{unit} when it writes a target {unit}. Entropy (Eq. 3.24) is in nats per target {unit}: "
+        "the lower, the sharper. Coverage (Eq. 3.25) is the share of a source "
         f"{unit} that is aligned to, at most 1 each, averaged over the corpus: at 1 nothing is "
         "overlooked. The end symbols count on both sides."
     )
     if any(model.kind == "energies" for model in models):
         text += (
-            " Of energies, what each source position adds to the score, the positive parts are "
-            "taken in proportion."
+            " For energies, which each source position adds to the score, shares are proportional "
+            "to the positive parts."
         )
     if any(model.error is not None for model in models):
         text += (
-            " AER, the alignment error rate, is that of the links against those made by people: "
+            " AER, the alignment error rate, compares the links with manual ones: "
             "1 - (|A and S| + |A and P|) / (|A| + |S|)."
         )
     return text

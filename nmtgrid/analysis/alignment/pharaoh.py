@@ -1,6 +1,6 @@
 """Word alignments as text: `i-j` for each link, source word first, from 0 (the Pharaoh format).
 
-Gold links may be possible only, `i?j` or `ipj`; the others are sure.
+Gold links may be only possible ones, `i?j` or `ipj`; the others are sure.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 def symmetrise(
     forward: Iterable[tuple[int, int]], backward: Iterable[tuple[int, int]], heuristic: Heuristic
 ) -> Links:
-    """Return the links that the heuristic makes of those of two directions.
+    """Return the links that the heuristic makes from those of two directions.
 
-    `grow-diag` begins with what both have and adds, as long as it can, links of either that touch
-    one it has (corners count) and have a word without link; `grow-diag-final-and` then adds links
-    of the one, then the other, whose words both have none.
+    `grow-diag` begins with the links that both have and adds, as long as it can, links of either
+    that touch one it has (corners count) and have a word without link; `grow-diag-final-and` then
+    adds links of the first, then the second, if both of their words have none.
     """
     first, second = set(forward), set(backward)
-    # What both directions agree on is right far more often than not: all else grows from it.
+    # Links that both directions agree on are mostly right: all others grow from them.
     links = first & second
     sets = {"forward": first, "backward": second, "union": first | second, "intersection": links}
     if heuristic in sets:
@@ -48,7 +48,7 @@ def symmetrise(
 
     # Sorted, so that the order of links in the two sets does not matter.
     candidates, count = sorted((first | second) - links), -1
-    # A pass without a new link: no later one would find any.
+    # After a pass without a new link no later one would add any.
     while len(candidates) != count:
         count, left = len(candidates), []
         for i, j in candidates:
@@ -103,10 +103,10 @@ def write_links(path: Path, lines: Iterable[Iterable[tuple[int, int]]]) -> None:
 
 
 def read_links(path: Path, sizes: Sequence[tuple[int, int]]) -> list[Links]:
-    """Return the links of each pair, of which `sizes` has the source and target words.
+    """Return the links of each pair; `sizes` are the numbers of source and target words.
 
-    Raises InputError, with line and link, for what is no sure link or points outside the sentence,
-    and for a file that has not a line for each pair.
+    Raises InputError, with line and link, for what is not a sure link or points outside the
+    sentence, and for a file that does not have a line for each pair.
     """
     return [gold.sure for gold in _read(path, sizes, "-")]
 
@@ -119,7 +119,7 @@ def read_gold(path: Path, sizes: Sequence[tuple[int, int]]) -> list[GoldLinks]:
 def error_rate(alignments: Sequence[Links], gold: Sequence[GoldLinks]) -> AlignmentErrorRate:
     """Return the alignment error rate of links against gold ones, counted over all pairs.
 
-    Where nothing is linked on either side the rate is 0.
+    If neither side has any links the rate is 0.
     """
     links = sure = in_sure = in_possible = 0
     for own, true in zip(alignments, gold, strict=True):
@@ -149,7 +149,7 @@ def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[Gold
     if count != len(sizes):
         raise InputError(
             f"it has {plural(count, 'line')} for {plural(len(sizes), 'sentence pair')}.",
-            "Line n must hold the links of pair n (an empty line for none).",
+            "Line n must contain the links of pair n (an empty line for none).",
             path=path,
             line=min(count, len(sizes)) + 1,
         )

@@ -53,24 +53,24 @@ def entropy(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
 
 
 def coverage(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
-    """Return [S], what `alignment` [T, S] gives to each source token, at most 1. Eq. (3.25)."""
+    """Return [S], the sum of `alignment` [T, S] for each source token, at most 1. Eq. (3.25)."""
     return numpy.asarray(numpy.minimum(1.0, alignment.astype(numpy.float64).sum(0)))
 
 
 def shares(trace: Trace) -> NDArray[numpy.float64] | None:
     """Return the alignment as shares [T + 1, S + 1] of which each row sums to one.
 
-    Of pictures, which have no end symbol, it is [T + 1, S].
+    For pictures, which have no end symbol, it is [T + 1, S].
 
-    Energies, which add up to a score, are taken where they raise it: their positive parts, in
-    proportion; a row without any is spread evenly. The papers give no measure of energies.
+    Energies add up to a score: only those that raise it count, their positive parts in proportion;
+    a row without any is spread evenly. The papers give no measure of energies.
     """
     if trace.alignment is None:
         return None
     weights = trace.alignment.astype(numpy.float64)
     if trace.kind == "energies":
         weights = numpy.maximum(weights, 0.0)
-        # Nothing raises the score: no position more than another.
+        # Nothing raises the score, so all positions are equal.
         weights[weights.sum(1) <= 0] = 1.0
         weights /= weights.sum(1, keepdims=True)
     return weights
@@ -83,7 +83,7 @@ def links(
 
     Each target unit is linked to the source unit with the largest share, or to all whose shares
     reach `threshold`; with `words` units stand for the words they belong to. A unit whose largest
-    share lies on the source's end symbol has no link.
+    share is that of the source's end symbol has no link.
     """
     weights = trace.alignment if threshold is None else shares(trace)
     if weights is None or not trace.target:
@@ -99,9 +99,9 @@ def links(
 
 
 def by_words(trace: Trace) -> Trace:
-    """Return a trace of words: shares are summed over a source word's units (and energies).
+    """Return a trace of words: shares (or energies) are summed over a source word's units.
 
-    A target word has the mean of its units' rows (of energies the sum).
+    A target word has the mean of its units' rows (for energies the sum).
     """
     source, target = words_of_units(trace.source), words_of_units(trace.target)
     alignment = trace.alignment
@@ -117,7 +117,7 @@ def by_words(trace: Trace) -> Trace:
 
 
 def _membership(numbers: Sequence[int], has_end: bool = True) -> NDArray[numpy.float64]:
-    """Return [words + 1, units + 1]: which units make which word; any end symbols are last."""
+    """Return [words + 1, units + 1]: which units form which word; any end symbols are last."""
     # The end symbol is a word of its own.
     numbers = [*numbers, numbers[-1] + 1 if numbers else 0] if has_end else numbers
     table = numpy.zeros((numbers[-1] + 1 if numbers else 0, len(numbers)))

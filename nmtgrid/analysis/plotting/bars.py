@@ -29,13 +29,13 @@ from nmtgrid.analysis.plotting.figure import (
     text_width,
 )
 
-# Inches of a page, and of what stands beside its bars.
+# Inches: the width of a page, and the margin next to its bars.
 _NARROWEST, _WIDEST, _MARGIN = 5.0, 10.5, 1.0
-# Inches: a bar that has room for its number, and a letter under the axis.
+# Inches: a bar with room for its number, and a letter under the axis.
 _BAR, _LETTER = 0.27, 0.07
-# Points of the numbers at bars.
+# Font size of the numbers at bars, in points.
 _NUMBER = 6.5
-# Opacity of bars that stand for too little to go by.
+# Opacity of bars of groups that are too small to be reliable.
 _PALE = 0.35
 
 
@@ -43,7 +43,7 @@ _PALE = 0.35
 class Group:
     """A group of bars, such as a bucket of sentences, and its size.
 
-    Its bars are pale where that is too little to go by (`is_few`).
+    Its bars are pale if that is too small to be reliable (`is_few`).
     """
 
     label: str
@@ -74,15 +74,15 @@ def draw_bars(
 ) -> None:
     """Draw the bars into `path` (.png or .svg), the systems named above in the order of bars.
 
-    Under each group stands its size, if it has one, which is the number of `size_label`; `note`
-    stands below. Raises ConfigError for another kind of file.
+    Under each group is its size, if it has one, which is the number of `size_label`; `note` is
+    below. Raises ConfigError for another kind of file.
     """
     labels = [shortened(group.label, 24) for group in groups]
     count, number = max(1, len(series)), max(1, len(groups))
     longest = max(map(len, labels), default=0) * _LETTER
     group_width = max(_BAR * count + 0.32, min(longest, 1.6))
     page = min(_WIDEST, max(_NARROWEST, group_width * number + _MARGIN))
-    # What a group really has on a page of this width.
+    # The actual width of a group on a page of this width.
     group_width = (page - _MARGIN) / number
     bar = min(0.88 / count, _BAR / group_width)
     with new_picture(path, page, 3.7) as figure:
@@ -91,7 +91,7 @@ def draw_bars(
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
             bars = _draw_series(axes, system, index, x, bar, bar * group_width)
             _draw_pale(axes, [b for b, group in zip(bars, groups, strict=True) if group.is_few])
-        # Long labels stand aslant, with the size after them instead of below.
+        # Long labels are slanted, with the size after them instead of below.
         aslant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         fits = longest <= group_width
         has_sizes = any(group.size is not None for group in groups)
@@ -125,16 +125,16 @@ def draw_bars(
 def _draw_series(
     axes: Axes, system: Series, index: int, x: NDArray[Any], bar: float, inches: float
 ) -> Any:
-    """Draw a system's bars at `x`, with their numbers if they fit into so many inches."""
+    """Draw a system's bars at `x`, with their numbers if they fit into `inches`."""
     values = _numbers(system.values)
-    # A thin white edge tells bars apart where colours are lost.
+    # A thin white edge separates bars if colours are lost.
     bars = axes.bar(
         x, values, bar, color=colour(index), edgecolor="white", linewidth=0.6, zorder=3,
         hatch=hatch(index),
     )  # fmt: skip
     if system.low or system.high:
         low, high = (_numbers(ends or system.values) for ends in (system.low, system.high))
-        # By their middles: of resampled scores an interval may lie beside the score.
+        # By their middles: the interval of resampled scores may not contain the score.
         bars.errorbar = axes.errorbar(
             x, (low + high) / 2, (high - low) / 2, fmt="none", ecolor=INK, elinewidth=0.9, zorder=5
         )
@@ -151,7 +151,7 @@ def _draw_series(
 
 def _draw_pale(axes: Axes, bars: Sequence[Any]) -> None:
     for bar in bars:
-        # Paper behind it: no line of the grid shines through.
+        # White behind it, so that no line of the grid shines through.
         size = bar.get_width(), bar.get_height()
         axes.add_patch(Rectangle(bar.get_xy(), *size, color="white", zorder=2))
         bar.set_alpha(_PALE)
@@ -174,7 +174,7 @@ def draw_steps(
 ) -> None:
     """Draw the shares of -n, ..., 0, ..., n of each system into `path` (.png or .svg).
 
-    The first and the last stand for all that is as far from zero or farther.
+    The first and the last include all values farther from zero.
     """
     most = len(shares[0]) // 2
     edges = numpy.arange(-most, most + 2) - 0.5
@@ -188,7 +188,7 @@ def draw_steps(
         axes.set_ylim(0.0, 1.06 * max(max(map(max, shares)), 1e-9))
         inner = MaxNLocator(12, integer=True, steps=[1, 2, 5, 10]).tick_values(-most, most)
         gap = inner[1] - inner[0]
-        # Numbers that would touch those of the ends are left out.
+        # Numbers that would touch those at the ends are left out.
         ticks = [-most, *(int(tick) for tick in inner if most - abs(tick) >= 0.8 * gap), most]
         inner_texts = [f"{tick:+d}".replace("-", "−") if tick else "0" for tick in ticks[1:-1]]
         axes.set_xticks(ticks, [f"≤ −{most}", *inner_texts, f"≥ +{most}"])

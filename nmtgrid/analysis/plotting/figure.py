@@ -1,6 +1,6 @@
 """The style of all figures, and writing them as .png, or as .svg with text as text.
 
-matplotlib is imported here alone. A picture is drawn within `new_picture`, which applies the style
+Only this module imports matplotlib. A figure is drawn within `new_picture`, which applies the style
 to this figure only: importing this module changes none of matplotlib's settings.
 """
 
@@ -33,13 +33,13 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import atomic_file
 
 SUFFIXES = (".png", ".svg")
-# Okabe and Ito's colours, which any colour vision tells apart, without the yellow, which is too
-# light for a line.
+# Okabe and Ito's colours, which are distinct in any colour vision, without the yellow, which is
+# too light for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#555555", "#56b4e9")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
 _HATCHES = ("", "////", "....")
 MOST_LINES = len(COLOURS) * len(_DASHES)
-"""Lines that can be told apart."""
+"""Number of lines that can be distinguished."""
 INK, AXIS, PALE = "#333333", "#888888", "#dddddd"
 FONT = 8.5
 """Points."""
@@ -72,7 +72,7 @@ _STYLE: dict[str, Any] = {
     # No random ids: the same values give the same file.
     "svg.hashsalt": "nmtgrid",
     "text.color": INK,
-    # Tokens and file names may hold dollar signs.
+    # Tokens and file names may contain dollar signs.
     "text.parse_math": False,
     **{f"{axis}tick.color": INK for axis in "xy"},
     **{f"{axis}tick.labelsize": FONT for axis in "xy"},
@@ -84,7 +84,7 @@ _SCRIPTS = (
     "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai",
     "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans", "Arial Unicode MS",
 )  # fmt: skip
-# Missing letters that a warning names.
+# Maximum number of missing letters that a warning names.
 _MISSING_NAMED = 12
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 
@@ -107,7 +107,7 @@ def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
     """
     check_suffix(path)
     kind = path.suffix.lower()[1:]
-    # The style holds for this figure alone, from its first artist to its last pixel.
+    # The style applies to this figure only, from its first artist to its last pixel.
     style: Any = {**_STYLE, "font.family": list(_fonts())}
     with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -115,7 +115,7 @@ def new_picture(path: Path, width: float, height: float) -> Iterator[Figure]:
         yield figure
         # No date, for the same reason as no random ids.
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        # matplotlib would leave half a file behind where the disk is full.
+        # matplotlib would leave a partial file behind if the disk is full.
         with atomic_file(path) as file:
             figure.savefig(file, format=kind, metadata=metadata)
     _warn(caught, path)
@@ -130,7 +130,7 @@ def new_diagrams(
     *,
     sharey: bool = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Yield a picture with a diagram of this size in inches for each name, three abreast."""
+    """Yield a figure with a diagram of this size in inches for each name, three in a row."""
     # Four make a square.
     across = 2 if len(names) == 4 else min(3, len(names))
     down = math.ceil(len(names) / across)
@@ -148,7 +148,7 @@ def new_diagrams(
 
 
 def _warn(caught: Sequence[warnings.WarningMessage], path: Path) -> None:
-    """Pass on the warnings of drawing, those of missing letters as one."""
+    """Pass on the warnings of drawing, those about missing letters as one."""
     missing = set()
     for warning in caught:
         if match := _MISSING.match(str(warning.message)):
@@ -157,7 +157,7 @@ def _warn(caught: Sequence[warnings.WarningMessage], path: Path) -> None:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-    # Text in a page is drawn by the reader's fonts.
+    # Text in a page is drawn with the reader's fonts.
     if missing and matplotlib.rcParams["svg.fonttype"] != "none":
         letters = sorted(missing)
         named = " ".join(letters[:_MISSING_NAMED]) + (" ..." * (len(letters) > _MISSING_NAMED))
@@ -171,14 +171,14 @@ def _warn(caught: Sequence[warnings.WarningMessage], path: Path) -> None:
 
 @functools.cache
 def _fonts() -> tuple[str, ...]:
-    """Return where letters are looked for: matplotlib's own font, then those that are here."""
-    # Only those that are here: matplotlib warns of each that is not.
+    """Return the fonts in which letters are looked up: matplotlib's own, then installed ones."""
+    # Only installed ones, because matplotlib warns of each that is missing.
     installed = set(fontManager.get_font_names())
     return ("DejaVu Sans", *(name for name in _SCRIPTS if name in installed))
 
 
 def as_text() -> contextlib.AbstractContextManager[None]:
-    """Within it, .svg files hold letters as text, drawn by the reader's fonts, not as shapes."""
+    """Return a context in which .svg files have letters as text, in the reader's fonts."""
     return matplotlib.rc_context({"svg.fonttype": "none"})
 
 
@@ -188,12 +188,12 @@ def colour(index: int) -> str:
 
 
 def dash(index: int) -> Any:
-    """Return the dashes of a line, which differ from those of the same colour."""
+    """Return the dashes of a line, which differ between lines of the same colour."""
     return _DASHES[index // len(COLOURS) % len(_DASHES)]
 
 
 def hatch(index: int) -> str:
-    """Return the hatch of a bar, which differs from those of the same colour."""
+    """Return the hatch of a bar, which differs between bars of the same colour."""
     return _HATCHES[index // len(COLOURS) % len(_HATCHES)]
 
 
@@ -216,20 +216,20 @@ def text_width(text: str, size: float) -> float:
 
 def shortened(text: str, most: int) -> str:
     """Return `text` on one line, without its middle if it has more letters than `most`."""
-    # Whole characters alone: file names may hold others.
+    # Only valid characters: file names may contain others.
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\n", " ")
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def wrapped(text: str, letters: int, lines: int = 3) -> str:
-    """Return `text` in at most so many lines of so many letters; wide ones count twice.
+    """Return `text` in at most `lines` lines of `letters` letters; wide ones count twice.
 
-    Lines break at spaces; within a word only where it alone is longer than a line.
+    Lines break at spaces, and within a word only if it is longer than a line.
     """
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     letters = max(8, letters * len(text) // max(len(text) + wide, 1))
-    # Lines that break after words are not filled: some of the room is lost.
+    # Lines that break after words are not full, which loses some room.
     most = letters if lines == 1 else lines * letters - letters // 2
     while (filled := _filled(shortened(text, most), letters)).count("\n") >= lines:
         most -= 1
@@ -237,7 +237,7 @@ def wrapped(text: str, letters: int, lines: int = 3) -> str:
 
 
 def _filled(text: str, letters: int) -> str:
-    """Return `text` in lines of at most so many letters, a space at a line's end aside."""
+    """Return `text` in lines of at most `letters` letters, not counting a space at the end."""
     # Names of files have hyphens, underscores and slashes where sentences have spaces.
     word, part = rf"[^ ]{{0,{letters}}} |[^ ]{{1,{letters}}}$", rf"[^-_/ ]{{0,{letters - 1}}}[-_/]"
     filled = [""]
@@ -253,7 +253,7 @@ _CORPUS: ContextVar[str] = ContextVar("corpus", default="")
 
 @contextlib.contextmanager
 def naming_corpus(corpus: str) -> Iterator[None]:
-    """Within it, the titles of pictures name this corpus (none if empty)."""
+    """Let the titles of figures name this corpus (none if empty) within the context."""
     token = _CORPUS.set(corpus)
     try:
         yield
@@ -262,13 +262,13 @@ def naming_corpus(corpus: str) -> Iterator[None]:
 
 
 def full_title(title: str) -> str:
-    """Return a picture's title with the corpus that it is about."""
+    """Return a figure's title with its corpus."""
     corpus = _CORPUS.get()
     return f"{title} ({corpus})" if title and corpus else title or corpus
 
 
 def set_title(figure: Figure, title: str) -> None:
-    """Write a title above all that is in the figure, at its left."""
+    """Write a title above everything in the figure, at its left."""
     figure.suptitle(_wrapped_title(figure, title), x=0.01, ha="left")
 
 
@@ -281,7 +281,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> No
     if not handles:
         set_title(figure, title)
     for columns in range(len(handles), 0, -1):
-        # The title is the legend's: constrained layout puts two things above diagrams in one place.
+        # The title belongs to the legend: constrained layout would put both in the same place.
         legend = figure.legend(
             handles=handles, loc="outside upper left", ncols=columns, alignment="left",
             title=_wrapped_title(figure, title),
@@ -293,7 +293,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> No
 
 
 def line_handles(styles: Mapping[str, int], letters: int, lines: int = 1) -> list[Artist]:
-    """Return what a legend shows of lines: names, and the indices of their looks."""
+    """Return a legend's handles for lines, by their names and the indices of their looks."""
     return [
         Line2D([], [], color=colour(style), linestyle=dash(style), linewidth=1.8,
                label=legend_label(name, letters, lines))
@@ -320,7 +320,7 @@ class _Obstacles:
     boxes: list[Any]
 
     def leave_free(self, axes: Axes, box: Any) -> bool:
-        """Return whether a box lies in the diagram and on nothing."""
+        """Return whether a box is in the diagram and overlaps nothing."""
         return (
             axes.bbox.x0 <= box.x0
             and box.x1 <= axes.bbox.x1
@@ -340,18 +340,18 @@ def label_points(
     leads: Sequence[tuple[str, str]] = (),
     everywhere: bool = False,
 ) -> None:
-    """Write a label in its colour beside each point (x, y), on no line and on no other label.
+    """Write a label in its colour next to each point (x, y), off all lines and other labels.
 
-    `leads` are, for each point, its line and what is put before the first label of a line that has
-    room with it.
+    `leads` are, for each point, its line and a prefix for the first label of that line that has
+    room for it.
 
-    Before them each of `names`, of a line through some points, beside the last of these with room;
-    where there is none, farther off, at the end of a thin line. A label without room is left out,
-    unless it is to stand `everywhere`. Lines must be drawn, and the limits set.
+    Each of `names`, for a line through some points, is written first, next to the last of these
+    points with room; if there is none, farther off, at the end of a thin line. A label without room
+    is left out, unless labels must be `everywhere`. Lines must be drawn, and the limits set.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
-    # The layout is settled here: before, nothing has its place.
+    # The layout is computed here: before, nothing has a position.
     figure.draw_without_rendering()
     marked = [(x, y) for x, y, *_ in points] + [point for line, *_ in names for point in line]
     obstacles = _Obstacles(
@@ -383,7 +383,7 @@ def _write_label(
     distance: float = _NEAR,
     everywhere: bool = False,
 ) -> bool:
-    """Write a label so many points off, where it is free; return whether it is anywhere."""
+    """Write a label at this distance in points, if there is room; return whether it was written."""
     x, y, label, tone = point
     # Preferred first: above and below, then the corners and the sides.
     for right, up in ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0)):
@@ -393,7 +393,7 @@ def _write_label(
             ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up],
             color=tone, fontsize=7.0, zorder=4,
         )  # fmt: skip
-        # It lies inside: the layout, which is settled, need not measure it.
+        # It is inside: the layout, which is fixed by now, need not measure it.
         text.set_in_layout(False)
         box = text.get_window_extent()
         if obstacles.leave_free(axes, box) or (everywhere and (right, up) == (1, 0)):
@@ -411,7 +411,7 @@ def _write_label(
 def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
     """Return at most about `count` round numbers from `least` to `most`, for a log scale.
 
-    matplotlib's own labels decades alone, or, of a narrow span, nothing or far too much.
+    matplotlib itself labels only decades, or for a narrow span nothing or far too much.
     """
     first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
     step = max(1, math.ceil((last - first) / count))
@@ -421,10 +421,10 @@ def log_ticks(least: float, most: float, count: int = 6) -> list[float]:
         ticks = [tick for tick in numbers if least <= tick * (1 + 1e-9) and tick <= most]
         if len(ticks) <= count:
             break
-    # A narrow span may hold none of these: then its middle is named.
+    # A narrow span may contain none of these: then its middle is labelled.
     return ticks or [float(f"{math.sqrt(least * most):.3g}")]
 
 
 def log_label(tick: float, _: object = None) -> str:
-    """Return a round number for people: 0.05, 300, 1e-6."""
+    """Return a round number as displayed: 0.05, 300, 1e-6."""
     return f"{tick:,.10g}" if 1e-3 <= tick < 1e6 else f"{tick:.1g}".replace("e-0", "e-")

@@ -29,11 +29,11 @@ from nmtgrid.analysis.plotting.figure import (
     wrapped,
 )
 
-# Inches: side of a cell; points.
+# Side of a cell in inches; font sizes in points.
 _CELL, _FONT, _LEAST_FONT = 0.24, 8.5, 3.0
-# Inches: beyond this side the cells shrink.
+# Inches: above this side the cells shrink.
 _LARGEST = 60.0
-# Inches that maps side by side may take before they go on below.
+# Inches that maps side by side may take before the next row.
 _PAGE = 15.0
 # Inches: a colour bar with its numbers; title and note of a map.
 _SCALE, _ABOVE = 0.9, 0.95
@@ -43,7 +43,7 @@ _SCALE, _ABOVE = 0.9, 0.95
 class HeatMap:
     """A table [target, source] of shares in [0, 1] or, if `diverging`, of numbers around zero.
 
-    `note` stands under the map, `label` along the scale.
+    `note` is written under the map, `label` along the scale.
     """
 
     title: str
@@ -78,13 +78,13 @@ def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
         shares = [
             (axes, heat) for axes, heat in zip(cells, maps, strict=False) if not heat.diverging
         ]
-        # Shares have one scale on the page, so that the maps compare.
+        # Shares have one scale on the page, so that the maps are comparable.
         most = max([1e-6, *(float(heat.values.max(initial=0.0)) for _, heat in shares)])
         for axes, heat in zip(cells, maps, strict=False):
-            # Numbers around zero have a scale of their own, even on both sides.
+            # Numbers around zero have their own scale, symmetric around zero.
             limit = max(1e-6, float(numpy.abs(heat.values).max(initial=0.0)))
-            # One light hue that darkens evenly, or orange against purple around white: read alike
-            # with any colour vision, the first in grey too.
+            # One light hue that darkens evenly, or orange against purple around white: legible with
+            # any colour vision, the first in grey too.
             scale = ("PuOr_r", -limit, limit) if heat.diverging else ("Blues", 0.0, most)
             extent = (0, heat.values.shape[1], heat.values.shape[0], 0)
             image = axes.imshow(
@@ -98,14 +98,14 @@ def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
             axes.set_xlabel(heat.note, fontsize=7)
             if heat.diverging or axes is shares[-1][0]:
                 beside = [axes] if heat.diverging else [a for a, _ in shares]
-                # `panchor=False`: a colour bar would move its map from the corner to the middle.
+                # `panchor=False`, or a colour bar would move its map from the corner to the middle.
                 figure.colorbar(image, ax=beside, shrink=shrink, label=heat.label, panchor=False)
         for axes in cells[len(maps) :]:
             axes.set_axis_off()
 
 
 def _size(heat: HeatMap, cell: float, font: float) -> tuple[float, float]:
-    """Return the inches of a map with its units beside it."""
+    """Return the size in inches of a map with its units next to it."""
     beside, above = (
         0.15 + max((text_width(shortened(unit, 40), font) for unit in units), default=0.2)
         for units in (heat.target, heat.source)
@@ -118,7 +118,7 @@ def _size(heat: HeatMap, cell: float, font: float) -> tuple[float, float]:
 def _frame_cells(
     axes: Axes, x_labels: Sequence[str], y_labels: Sequence[str], rows: int, font: float
 ) -> None:
-    """Give a table of cells of side 1, from (0, 0) on, a pale grid, and labels at top and left."""
+    """Draw a pale grid, and labels at top and left, for a table of cells of side 1 from (0, 0)."""
     columns = len(x_labels)
     axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", anchor="NW")
     axes.set_xticks([column + 0.5 for column in range(columns)], x_labels, rotation=90)
@@ -132,11 +132,11 @@ def _frame_cells(
     axes.spines[:].set(visible=True, color="#bbbbbb")
 
 
-# Inches; points.
+# Side of a step in inches; font size of a token in points.
 _STEP, _TOKEN = 0.235, 8.0
-# Characters of a label.
+# Maximum characters of a label.
 _LETTERS = 18
-# How strong the colour of what had been read, and the ink of a link, is.
+# Opacity of the colour of source that had been read, and of the ink of a link.
 _READ, _STRONG = 0.16, 0.5
 # Side of a link's square in cells.
 _LINK = 0.62
@@ -146,8 +146,8 @@ _LINK = 0.62
 class PathGrid:
     """One translation: units or words of both sides, and the delay of each target one.
 
-    `links` (source, target) or `shares` [T, S] lie under the path; `style` is the index of the
-    colour, that of the grid in its row unless given.
+    `links` (source, target) or `shares` [T, S] are drawn under the path; `style` is the index of
+    the colour, that of the grid in its row unless given.
     """
 
     title: str
@@ -159,12 +159,12 @@ class PathGrid:
     style: int | None = None
 
     def size(self) -> tuple[float, float]:
-        """Return width and height in inches, of the cells and of the units beside and above."""
+        """Return width and height in inches, of the cells and the units next to and above them."""
         beside, above = (
             0.3 + max((text_width(_label(unit), _TOKEN) for unit in units), default=0.3)
             for units in (self.target, self.source)
         )
-        # A narrow grid takes as much as its title on two lines.
+        # A narrow grid is as wide as its title on two lines.
         cells = max(len(self.source) * _STEP, 0.55 * text_width(self.title, 9.5))
         return beside + cells, above + max(len(self.target), 1) * _STEP
 
@@ -180,9 +180,9 @@ class GridRow:
 def draw_paths(rows: Sequence[GridRow], path: Path, *, title: str) -> None:
     """Draw paths as staircases into `path` (.png or .svg).
 
-    Source runs along the top, target down the side. Right along the line is reading, down is
-    writing; what had been read when a unit was written is tinted. Raises ConfigError for another
-    kind of file.
+    Source runs along the top, target down the side. The line runs right for a READ and down for a
+    WRITE; the source read when a unit was written is tinted. Raises ConfigError for another kind of
+    file.
     """
     columns = max(len(row.grids) for row in rows)
     widths = [
@@ -192,7 +192,7 @@ def draw_paths(rows: Sequence[GridRow], path: Path, *, title: str) -> None:
     heights = [0.75 + max(grid.size()[1] for grid in row.grids) for row in rows]
     width = max(sum(widths) + 0.3 * columns, 5.0)
     with new_picture(path, width, sum(heights) + 0.6) as figure:
-        # A subfigure a sentence: captions stand above their own grids.
+        # One subfigure per sentence, so that captions are above their own grids.
         pages = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
         for page, row in zip(pages, rows, strict=True):
             caption = wrapped(row.caption, int(width * 72 / (0.6 * _TOKEN)))
@@ -235,7 +235,7 @@ def _draw_grid(axes: Axes, grid: PathGrid, index: int) -> None:
         # Filled if it had been read, hollow if not yet.
         strength = _STRONG if source < grid.delays[target] else 0.0
         _draw_square(axes, source, target, _LINK, strength)
-    # Above the squares, which lie in the tinted cells.
+    # Drawn above the squares, which are in the tinted cells.
     x, y = staircase(grid.delays)
     axes.plot(x, y, color=colour, linewidth=2.0, clip_on=False, solid_joinstyle="miter")
     axes.plot(
@@ -245,7 +245,7 @@ def _draw_grid(axes: Axes, grid: PathGrid, index: int) -> None:
 
 
 def _draw_square(axes: Axes, column: int, row: int, side: float, strength: float) -> None:
-    """Draw a square of ink in a cell; without any strength, its outline around white."""
+    """Draw a square of ink in a cell; for strength 0, an outline around white."""
     axes.barh(
         row + 0.5, side, left=column + (1 - side) / 2, height=side, zorder=2,
         color=INK if strength else "white", alpha=min(1.0, strength) or None,

@@ -36,19 +36,19 @@ from nmtgrid.analysis.plotting.figure import (
 )
 from nmtgrid.base.spans import plural
 
-# Inches of a diagram, of its labels too.
+# Inches of a diagram, including its labels.
 _WIDTH, _HEIGHT = 5.0, 3.5
-# Names that have room on several lines each.
+# Maximum number of names that may have several lines each.
 _FEW = 7
-# Published curves that have room for a label at each point.
+# Maximum number of published curves that have a label at each point.
 _FEW_REFERENCES = 4
 _SMALL = 7.0
-# Points among which outliers are told from others.
+# Minimum number of points among which outliers are identified.
 _MANY_POINTS = 12
-# Air around the points of a scale that is cut, as a share of their span, and how much farther off
-# (a marker's size) the points left out lie.
+# Margin around the points of a scale that is cut, as a share of their span, and how much farther
+# off (a marker's size) the points left out are.
 _AIR, _MARKER = 0.07, 0.03
-# What a double has an exponential of.
+# The exponential of a larger number overflows a double.
 _MOST_EXPONENT = 700.0
 
 
@@ -77,11 +77,11 @@ class Panel:
     most: float | None = None
     exponential: str = ""
     level: float | None = None
-    """Where to draw a thin line across."""
+    """The y at which to draw a thin horizontal line."""
     whole: bool = False
-    """Whether only whole numbers are named under the axis."""
+    """Whether only whole numbers are labelled on the x axis."""
     places: Sequence[str] = ()
-    """Names of x = 0, 1, 2, ..., where these are no numbers on a scale."""
+    """Names of x = 0, 1, 2, ..., if these are not numbers on a scale."""
     logarithmic_x: bool = False
 
 
@@ -89,7 +89,7 @@ class Panel:
 class HeatPanel:
     """A diagram of positive numbers [rows, points] on a log scale; the first row is the lowest.
 
-    `limits` are the scale's ends, so that maps beside each other compare.
+    `limits` are the scale's ends, so that maps next to each other are comparable.
     """
 
     title: str
@@ -114,7 +114,7 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
     lines = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
     # A system has one look in all diagrams, and is in the legend once.
     styles = {line.name: line.style for line in lines}
-    # Where one look stands for different lines in two diagrams, each diagram has a legend.
+    # If one look is used for different lines in two diagrams, each diagram has a legend.
     is_shared = len({*styles.values()}) == len(styles) > 0
     size = columns * _WIDTH + (2.4 if is_shared else 0.0), max(sum(heights), 0.18 * len(styles))
     with new_picture(path, *size) as figure:
@@ -135,7 +135,7 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
         for axes in cells.flatten()[len(panels) :]:
             axes.set_axis_off()
         if is_shared:
-            # Many names have a line each, lest the legend be taller than the page.
+            # Many names have one line each, so that the legend is not taller than the page.
             letters, most = (26, 3) if len(styles) <= _FEW else (30, 1)
             handles = line_handles(styles, letters, most)
             figure.legend(handles=handles, loc="outside right upper")
@@ -162,11 +162,11 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
     axes.grid(axis="y")
     if panel.level is not None and least < panel.level < most:
         axes.axhline(panel.level, color=AXIS, linewidth=0.8, zorder=1)
-    # Beyond that there is no perplexity to show; no real loss is there.
+    # Beyond that there is no perplexity to show, but no real loss is that high.
     if panel.exponential and -_MOST_EXPONENT < least < most < _MOST_EXPONENT:
 
         def logarithm(values: Any) -> Any:
-            # Before its limits are set, a scale asks for the logarithm of zero.
+            # Before its limits are set, a scale evaluates the logarithm at zero.
             return numpy.log(numpy.maximum(values, 1e-300))
 
         second = axes.secondary_yaxis("right", functions=(numpy.exp, logarithm))
@@ -196,12 +196,12 @@ def _scale_x(axes: Axes, panel: Panel) -> None:
 
 
 def _limits(panel: Panel) -> tuple[float, float]:
-    """Return the ends of the y scale: all points, with a little air, unless the panel says."""
+    """Return the ends of the y scale: all points with a small margin, or those of the panel."""
     values = [y for line in panel.lines for y in line.y if math.isfinite(y)]
     if panel.logarithmic:
         values = [math.log(y) for y in values if y > 0] or [0.0]
     least, most = min(values, default=0.0), max(values, default=1.0)
-    # What hardly changes is not blown up.
+    # Values that hardly change are not magnified.
     air = max(0.05 * (most - least), 0.2 if panel.logarithmic else 0.02 * abs(most)) or 0.5
     least, most = least - air, most + air
     if panel.logarithmic:
@@ -213,7 +213,7 @@ def _limits(panel: Panel) -> tuple[float, float]:
 
 def _draw_heat(figure: Figure, axes: Axes, panel: HeatPanel) -> None:
     x = numpy.asarray(panel.x, dtype=numpy.float64)
-    # A measurement stands for the time since the one before.
+    # A measurement represents the time since the previous one.
     edges = numpy.concatenate([[min(0.0, float(x[0]))], x])
     image = axes.pcolormesh(
         edges, numpy.arange(len(panel.rows) + 1), numpy.ma.masked_invalid(panel.values),
@@ -233,14 +233,14 @@ def _draw_heat(figure: Figure, axes: Axes, panel: HeatPanel) -> None:
     bar.minorticks_off()
 
 
-# How it is decided when to read, or when to exit; other kinds take markers in turn.
+# Markers by how READs or exits are decided; other kinds get the remaining markers in order.
 _MARKERS = {
     "wait-k": "o", "threshold": "s", "dynamic": "s", "oracle": "^", "fixed": "o", "baseline": "s",
     "uniform": "x", "verified": "D",
 }  # fmt: skip
 _CYCLE = ("o", "^", "s", "D", "v", "P", "X", "<", "p", "*", ">", "d", "h")
 _OURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")
-# Greys are for what is only compared with.
+# Greys are for references.
 _GREYS = ("#444444", "#8a8a8a", "#777777", "#a3a3a3", "#b0b0b0")
 _GREY_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.4)), (0, (1.4, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 
@@ -258,8 +258,8 @@ class CurvePoint:
 class TradeoffCurve:
     """The points of one system, in order; `is_reference` marks baselines and published curves.
 
-    `short` stands beside the curve, its whole name in the legend. `swept` is what varies along it:
-    the first label that is written says `k = 3`, the others their values alone.
+    `short` is written next to the curve, its whole name in the legend. `swept` is what varies along
+    it: the first label that is written says `k = 3`, the others only their values.
     """
 
     name: str
@@ -289,10 +289,9 @@ def draw_tradeoff(
 ) -> None:
     """Draw the curves into `path` (.png or .svg), a diagram for each of `x_labels`.
 
-    A diagram in which no point has a cost is left out, and so are points that are no numbers.
-    A few points far below all others (`_ends`) would flatten the curves: the scales begin
-    above them, and a note counts them. No curve loses all its points. Raises ConfigError for
-    another kind of file.
+    A diagram in which no point has a cost is left out, and so are points with NaN. A few points far
+    below all others (`_ends`) would flatten the curves: the scales begin above them, and a note
+    counts them. No curve loses all its points. Raises ConfigError for another kind of file.
     """
     curves = [
         dataclasses.replace(curve, points=points)
@@ -302,7 +301,7 @@ def draw_tradeoff(
     shown = [index for index in range(len(x_labels)) if any(_points(c, index) for c in curves)]
     ends = _ends(curves, shown, levels)
     references = [curve for curve in curves if curve.is_reference]
-    # Many curves lie close, and their legend is long.
+    # Many curves are close to each other, and their legend is long.
     is_crowded = len(references) > _FEW_REFERENCES
     width = 5.3 if len(shown) < 2 else 3.9 * len(shown)
     size = (width + 4.4, 6.6) if is_crowded else (width + 2.7, 4.7)
@@ -314,7 +313,7 @@ def draw_tradeoff(
         lines: list[Line2D] = []
         for axes, index in zip(panels, shown, strict=False):
             axes.set_xlabel(x_labels[index])
-            # Air for the labels of points at the edges.
+            # A margin for the labels of points at the edges.
             axes.margins(0.07)
             lines = []
             for curve, look in zip(curves, looks, strict=True):
@@ -330,7 +329,7 @@ def draw_tradeoff(
             legend = figure.legend(handles=lines, loc="outside right upper", labelspacing=0.6)
             for text, curve in zip(legend.get_texts(), curves, strict=False):
                 text.set_fontsize(_SMALL if curve.is_reference else FONT)
-        # The legend takes room: where labels fit is known with it alone.
+        # The legend takes room, so where labels fit is known only after it is drawn.
         for axes, index in zip(panels, shown, strict=False):
             visible = [
                 dataclasses.replace(curve, points=[p for p in curve.points if p.bleu >= ends[0]])
@@ -342,11 +341,11 @@ def draw_tradeoff(
 def _ends(
     curves: Sequence[TradeoffCurve], shown: Sequence[int], levels: Sequence[Level]
 ) -> tuple[float, float]:
-    """Return the least BLEU to show, of many values the least that is no low outlier; the greatest.
+    """Return the least BLEU to show (of many values, without low outliers) and the greatest.
 
-    A low outlier lies more than 1.5 interquartile ranges below the first quartile (Tukey, 1977).
-    The best point of each curve in each diagram is none, and neither is a level. Outliers are shown
-    unless they span more than the other values.
+    A low outlier is more than 1.5 interquartile ranges below the first quartile (Tukey, 1977). The
+    best point of each curve in each diagram is never one, and neither is a level. Outliers are
+    shown unless they span more than the other values.
     """
     values = [point.bleu for curve in curves for point in curve.points]
     kept = [max(p.bleu for p in own) for c in curves for i in shown if (own := _points(c, i))]
@@ -357,7 +356,7 @@ def _ends(
     first, _, third = statistics.quantiles(values, method="inclusive")
     fence, least = min(first - 1.5 * (third - first), *kept), top
     for value in sorted([*values, *kept], reverse=True):
-        # What is left out must lie outside the scale, which begins a little below the least.
+        # Points left out must be outside the scale, which begins a little below the least.
         if value >= min(fence, least - (_AIR + _MARKER) * (top - least)):
             least = value
     return least if least - lowest > top - least else lowest, top
@@ -366,7 +365,7 @@ def _ends(
 def _begin_at(
     axes: Axes, points: Sequence[CurvePoint], index: int, ends: tuple[float, float]
 ) -> None:
-    """Begin the scales of a diagram at the points from the lower end on, and count the others."""
+    """Begin the scales of a diagram at the lower end, and add a note counting the points below."""
     bottom, top = ends
     left_out = sum(point.bleu < bottom for point in points)
     if not left_out:
@@ -390,7 +389,7 @@ def _label_curves(
 ) -> None:
     """Write labels next to the curves of diagram `index`; for references `names_alone`, or all.
 
-    Where there is no room, it is references that go without labels of their points.
+    If there is no room, it is references whose points have no labels.
     """
     names = [
         ([(point.costs[index], point.bleu) for point in _points(curve, index)], curve.short, INK)
@@ -417,17 +416,17 @@ def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
         counts[curve.is_reference] += 1
         tones = _GREYS if curve.is_reference else _OURS
         width = 1.1 if curve.is_reference else 1.7
-        # Published curves of one kind must be told apart without colours.
+        # Published curves of one kind must be distinguishable without colours.
         marker = None if curve.short else _MARKERS.get(curve.kind)
         dashes = _GREY_DASHES[index % len(_GREY_DASHES)] if curve.is_reference else dash(index)
         looks.append({
             "color": tones[index % len(tones)],
             "linewidth": width,
-            # Random exits are not one way to decode that is varied.
+            # Random exits are not one method with a parameter that varies, so no line joins them.
             "linestyle": "none" if curve.kind == "uniform" else dashes,
             "marker": marker or _CYCLE[index % len(_CYCLE)],
             "markersize": 3.4 if curve.is_reference else 4.4,
-            # Where colours come again, lines are dashed and markers filled.
+            # When colours repeat, lines are dashed and markers filled.
             "markerfacecolor": "white" if index < len(tones) else tones[index % len(tones)],
             "markeredgewidth": 0.75 * width,
             "zorder": 2.0 if curve.is_reference else 3.0,

@@ -33,7 +33,7 @@ EDGES: Mapping[Property, Sequence[float]] = {
     "source-length": _LENGTHS,
     "sentence-bleu": (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0),
 }
-"""Where one bucket ends and the next begins, as in the thesis' figures 3.10 and 4.15."""
+"""Boundaries between buckets, as in the thesis' figures 3.10 and 4.15."""
 AXES: Mapping[Property, str] = {
     "reference-length": "reference length |y| (tokens)",
     "length-ratio": "length ratio |y| / |x| (reference tokens per source token)",
@@ -42,9 +42,9 @@ AXES: Mapping[Property, str] = {
     "sentence-bleu": "sentence BLEU (percent)",
 }
 FEW = 30
-"""Fewer sentences than these are too few to go by: their bars are drawn pale."""
+"""Buckets with fewer sentences than this are unreliable: their bars are drawn pale."""
 _DIGITS = 4
-"""Digits after the point of a property: in files, and where it is compared with edges."""
+"""Digits after the point of a property: in files, and when it is compared with edges."""
 NAMES: Mapping[Property, str] = {
     "reference-length": "reference length", "length-ratio": "length ratio",
     "difficulty": "difficulty", "source-length": "source length",
@@ -56,8 +56,8 @@ NAMES: Mapping[Property, str] = {
 class Buckets:
     """Sentences (from 0) in buckets, each from its `least` to below the next bucket's.
 
-    The first has no `least` and the last no end (None); `without` counts sentences for which the
-    property is not known.
+    The first has no `least` and the last no end (None); `without` counts sentences whose property
+    is not known.
     """
 
     by: Property
@@ -78,7 +78,7 @@ class Buckets:
 
     @property
     def note(self) -> str:
-        """Return what pale bars mean, if there are any."""
+        """Return what pale bars mean, an empty string without any."""
         return f"pale: fewer than {FEW} sentences" if min(self.sizes) < FEW else ""
 
     def filled(self) -> Buckets:
@@ -95,7 +95,7 @@ class Buckets:
         )
 
     def bound_values(self) -> list[dict[str, Any]]:
-        """Return as JSON what the buckets are: from `least` on, below `below`."""
+        """Return the boundaries of the buckets as JSON: from `least` on, below `below`."""
         return [
             {"bucket": label, "least": least, "below": below}
             for label, (least, below) in zip(self.labels, self.bounds, strict=True)
@@ -103,7 +103,7 @@ class Buckets:
 
 
 def check_edges(edges: Sequence[float]) -> list[str]:
-    """Return what is wrong with bucket boundaries: they must be finite and rise."""
+    """Return what is wrong with bucket boundaries, which must be finite and rise."""
     if not all(map(math.isfinite, edges)):
         return [f"boundaries must be finite, but one is {next(e for e in edges if e - e)}."]
     for before, after in itertools.pairwise(edges):
@@ -113,7 +113,7 @@ def check_edges(edges: Sequence[float]) -> list[str]:
 
 
 def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
-    """Return the names of buckets; those of whole numbers say their last: 10–19."""
+    """Return the names of buckets; those of whole numbers include the last one: 10–19."""
     is_whole = is_whole and all(float(edge).is_integer() for edge in edges)
     digits = max(len(f"{edge:.10f}".rstrip("0").partition(".")[2]) for edge in edges)
     names = []
@@ -126,8 +126,8 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
 def into_buckets(values: NDArray[Any], edges: Sequence[float], by: Property) -> Buckets:
     """Return the sentences by their values; NaN is in no bucket.
 
-    An edge belongs to the bucket that it begins. Values count as they are written, with four digits
-    after the point: a sum of fractions that comes to 1.9999999999999998 is 2.
+    An edge belongs to the bucket that it begins. Values count as written, with four digits after
+    the point: a sum of fractions that comes to 1.9999999999999998 is 2.
     """
     rounded = numpy.round(numpy.asarray(values, float), _DIGITS)
     indices = numpy.searchsorted(numpy.asarray(edges, float), rounded, side="right")
@@ -170,8 +170,8 @@ def write_numbers(path: Path, numbers: NDArray[numpy.float64]) -> None:
 def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
     """Return one number per line, `nan` for a missing one.
 
-    Raises InputError for what is no number, and unless there are `count`, as many as lines of
-    `reference` (a file or dataset).
+    Raises InputError for a line that is not a number, and unless there are `count`, one for each
+    line of `reference` (a file or dataset).
     """
     numbers = []
     for number, line in enumerate(read_text(path), start=1):
@@ -192,9 +192,9 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
 class BucketScores:
     """Buckets, and scores by measure, bucket and system (None: an empty bucket).
 
-    Those of other programs are as they are, the others in percent.
+    Scores of other programs are unchanged, the others in percent.
 
-    `intervals` are those of 95 % of the resamples of a bucket's sentences; None for fewer than two
+    `intervals` contain 95 % of the resamples of a bucket's sentences; None for fewer than two
     sentences, and without resamples.
     """
 
@@ -210,7 +210,7 @@ def score_buckets(
     difficulty: Sequence[float] | None = None,
     samples: int = RESAMPLES,
 ) -> BucketScores:
-    """Return all measures of all systems in the buckets that hold sentences.
+    """Return all measures of all systems in the buckets that are not empty.
 
     Without `edges`, those of the thesis.
     """
@@ -244,10 +244,10 @@ def buckets_section(
     difficulty: Sequence[float] | None = None,
     samples: int = RESAMPLES,
 ) -> Section:
-    """Return tables and pictures of `measures` by each property; JSON has all measures.
+    """Return tables and figures of `measures` by each property; JSON has all measures.
 
     `measures` is BLEU if not given, and sentence BLEU by difficulty; scores of other programs are
-    shown in any case. Intervals are of so many resamples (0: no intervals).
+    shown in any case. Intervals come from `samples` resamples (0: no intervals).
     """
     drawn: list[tuple[Table, Picture]] = []
     reports: list[dict[str, Any]] = []
@@ -268,9 +268,9 @@ def buckets_section(
     return Section(
         "buckets",
         "Quality in buckets of sentences",
-        "Sentences are put into buckets by what is known of the source and the reference alone, so "
-        "that all systems are scored on the same sentences; a bucket holds its lower edge, not its "
-        "upper one. BLEU and chrF are corpus scores of "
+        "Sentences are put into buckets by properties of the source and the reference only, so "
+        "that all systems are scored on the same sentences; a bucket includes its lower edge, not "
+        "its upper one. BLEU and chrF are corpus scores of "
         "each bucket, sentence BLEU (smoothed, up to the longest n-gram there is) is the mean; "
         f"all in percent. {_describe_intervals(samples)}{evaluation.describe_tokens()} "
         f"BLEU: {bleu}; chrF: {chrf}.",
@@ -299,7 +299,7 @@ def _describe_intervals(samples: int) -> str:
 
 
 def _shown(names: Sequence[str], scored: BucketScores, measure: str) -> tuple[Table, Picture]:
-    """Return one measure in all buckets as a table and as a picture."""
+    """Return one measure in all buckets as a table and as a figure."""
     heading, unit = title_of(measure), "percent" if measure in MEASURE_KINDS else "mean"
     buckets, columns = scored.buckets, scored.scores[measure]
     intervals = scored.intervals[measure]
@@ -309,8 +309,8 @@ def _shown(names: Sequence[str], scored: BucketScores, measure: str) -> tuple[Ta
     caption = f"{title}. Under each bucket is the number of its sentences."
     y_label = f"{heading} ({unit})"
     if buckets.without:
-        caption += f" Of {buckets.without:,} sentences it is not known."
-        unit += f"; without {plural(buckets.without, 'sentence')} of which it is not known"
+        caption += f" For {buckets.without:,} sentences it is not known."
+        unit += f"; without {plural(buckets.without, 'sentence')} for which it is not known"
     return _table_and_picture(
         names,
         columns,
@@ -342,7 +342,7 @@ def _table_and_picture(
     note: str = "",
     digits: int = 2,
 ) -> tuple[Table, Picture]:
-    """Return the score of each system in each bucket, with intervals where there are any."""
+    """Return the score of each system in each bucket, with intervals if there are any."""
     has_intervals = any(interval for own in intervals for interval in own)
     cells: list[list[Cell]] = [
         [
@@ -379,7 +379,7 @@ def _table_and_picture(
 
 
 def _of_others(scored: BucketScores, index: int) -> dict[str, Any]:
-    """Return what other programs gave a system, by name."""
+    """Return a system's scores by other programs, by name."""
     return {
         name: {"mean": means[index], "interval_95": scored.intervals[name][index]}
         for name, means in scored.scores.items()
@@ -413,7 +413,7 @@ def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
 def _by_sentence_bleu(
     evaluation: Evaluation, edges: Sequence[float] | None, samples: int
 ) -> tuple[Table, Picture, dict[str, Any]]:
-    """Return how many sentences of each system have how good a sentence BLEU."""
+    """Return the distribution of each system's sentences over sentence BLEU."""
     names = evaluation.names
     systems = [
         into_buckets(scores, edges or EDGES["sentence-bleu"], "sentence-bleu")
@@ -452,7 +452,7 @@ def _by_sentence_bleu(
 
 
 def _share_intervals(buckets: Buckets, total: int, samples: int) -> list[Interval | None]:
-    """Return between what percents of all sentences lie in each bucket, when they are resampled."""
+    """Return intervals of the percentage of sentences in each bucket when they are resampled."""
     if not samples:
         return [None] * len(buckets.sizes)
     blocks = [

@@ -50,7 +50,7 @@ class ComparisonOptions:
 def corpus_scores(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, list[float]]:
     """Return the corpus scores of each system by metric, in percent equal to sacreBLEU's.
 
-    Of the scores that other programs gave sentences they are the means.
+    Sentence scores of other programs are averaged.
     """
     return {
         metric: [
@@ -70,10 +70,10 @@ def test_against_first(
 ) -> dict[str, Any]:
     """Return the test of each system against the first, by metric, as JSON keys.
 
-    The paired bootstrap and approximate randomisation are sacreBLEU's, with its random numbers. Of
-    the bootstrap there are the mean of the samples, how far from it 95 % of them reach, and what
-    95 % of the differences to the first lie between. The first system has no p-value; neither has
-    one that is `identical` to it, all of whose sentences have the same statistics.
+    The paired bootstrap and approximate randomisation are sacreBLEU's, with its random numbers. The
+    bootstrap gives the mean of the samples, half the width of their 95 % interval, and the 95 %
+    interval of the differences to the first. The first system has no p-value; neither has one that
+    is `identical` to it, all of whose sentences have the same statistics.
     """
     is_bootstrap = kind == "bootstrap"
     if is_bootstrap:
@@ -124,8 +124,8 @@ def comparison_section(
 ) -> Section:
     """Return the comparison, each system with the first.
 
-    `frequencies` of words in training text, by number (`words.frequencies_in`), put words into
-    buckets in place of those in the references.
+    `frequencies` of words in training text, by number (`words.frequencies_in`), replace those in
+    the references for putting words into buckets.
     """
     metrics = _metrics(options)
     scores = corpus_scores(evaluation, metrics)
@@ -142,7 +142,7 @@ def comparison_section(
         examples(evaluation, system, options.examples)
         for system in range(1, len(evaluation.systems))
     ]
-    # What the words' frequencies are of, for headings and for the JSON.
+    # The text in which words are counted, for headings and for the JSON.
     where = "references" if frequencies is None else "training text"
     rows, scores_table = _scores("Corpus scores (percent)", evaluation, scores, 2)
     other_rows, others_table = _scores("Mean scores by other programs", evaluation, others, 4)
@@ -180,7 +180,7 @@ def comparison_section(
 
 
 def _metrics(options: ComparisonOptions) -> list[str]:
-    """Return the measures that have corpus scores; TER is slow, and only where it is asked for."""
+    """Return the measures that have corpus scores; TER is slow, so it must be requested."""
     metrics = [name for name, kind in MEASURE_KINDS.items() if kind.scorer is not None]
     return [name for name in metrics if options.ter or name != "ter"]
 
@@ -201,7 +201,7 @@ _SIGNIFICANT = 0.05
 
 
 def _is_testable(evaluation: Evaluation) -> bool:
-    """Return whether sentences can be resampled; every sample of a single one is that one."""
+    """Return whether sentences can be resampled: all samples of a single one are equal."""
     return len(evaluation.reference_lines) > 1
 
 
@@ -211,7 +211,7 @@ def _finding(
     tests: Sequence[dict[str, Any]],
     options: ComparisonOptions,
 ) -> str:
-    """Return who is better by BLEU, by how much and how surely; what makes scores not compare."""
+    """Return which system has the better BLEU, by how much and how surely, and warnings."""
     names = evaluation.names
     best = max(range(len(names)), key=lambda index: bleu[index])
     sentences = [f"On {evaluation.corpus}:"] if evaluation.corpus else []
@@ -243,7 +243,7 @@ def _finding(
 def _verdict(
     evaluation: Evaluation, index: int, bleu: Sequence[float], tests: Sequence[dict[str, Any]]
 ) -> str:
-    """Return how a system stands against the first."""
+    """Return how a system compares with the first."""
     names, own, first = evaluation.names, bleu[index], bleu[0]
     if evaluation.systems[index].lines == evaluation.systems[0].lines:
         return f"{names[index]} and {names[0]} are identical ({own:.2f} BLEU)."
@@ -260,7 +260,7 @@ def _verdict(
     if tested["p_value"] is None or is_equal:
         return f"BLEU sees no difference between {names[index]} and {names[0]} ({own:.2f})."
     if (interval := tested["difference_interval_95"]) is not None:
-        # Of a zero, minus would be a sign.
+        # `-x` would give a zero a minus sign.
         ends = interval if own >= first else (0.0 - interval[1], 0.0 - interval[0])
         facts.append(f"95 % interval of the difference {format_interval(ends, 2, '+')}")
     facts.append(f"p = {tested['p_value']:.4f}")
@@ -285,7 +285,7 @@ def _text(
     signed = "; ".join(f"{title_of(name)} {text}" for name, text in signatures.items())
     sentences = [
         f"Corpus scores are sacreBLEU's, in percent: {signed}"
-        + ("; of TER, less is better." if "ter" in signatures else "."),
+        + ("; for TER, lower is better." if "ter" in signatures else "."),
         evaluation.describe_tokens(),
     ]
     for test in tests:
@@ -321,12 +321,12 @@ def _test_tables(test: Mapping[str, Any]) -> list[Table]:
 def _test_table(
     test: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], unit: str, digits: int
 ) -> Table:
-    """Return a test: scores, intervals where there are any, p-values."""
+    """Return a test: scores, intervals if there are any, p-values."""
     rows: list[list[Cell]] = []
     has_intervals = test["test"] == "bootstrap"
     for row in metrics:
         for tested in row["systems"]:
-            # As text: a p of 0.00 would say more than a few hundred samples can.
+            # As text with four digits: 0.00 would claim more than a few hundred samples can show.
             p_value = None if tested["p_value"] is None else f"{tested['p_value']:.4f}"
             p_value = "identical" if tested["identical"] else p_value
             change = tested["difference"]
@@ -344,7 +344,7 @@ def _test_table(
 
 
 def _ngram_tables(pair: Mapping[str, Any]) -> list[Table]:
-    """Return the n-grams on which two systems differ, a table for each side."""
+    """Return the n-grams on which two systems differ, one table per system."""
     return [
         Table(
             f"N-grams that {pair[better]} has right more often than {pair[worse]}",
@@ -357,7 +357,7 @@ def _ngram_tables(pair: Mapping[str, Any]) -> list[Table]:
 
 
 def _example_tables(evaluation: Evaluation, pair: Mapping[str, Any]) -> list[Table]:
-    """Return the sentences where two systems differ most, a table for each side."""
+    """Return the sentences on which two systems differ most, one table per system."""
     tables = []
     for better, worse in _SIDES:
         rows: list[list[Cell]] = []
@@ -395,7 +395,7 @@ def _scores_picture(
                 for sign in (-1, 1)
             ]
         series.append(Series(system, [own[index] for own in scores.values()], *ends))
-    x_label = "metric" + (" (of TER, less is better)" if "ter" in scores else "")
+    x_label = "metric" + (" (for TER, lower is better)" if "ter" in scores else "")
     groups = [Group(title_of(metric)) for metric in scores]
     return Picture(
         "scores",
@@ -415,7 +415,7 @@ def _scores_picture(
 def _words(words: Mapping[str, Any], where: str) -> tuple[Table, Picture]:
     systems, sizes = words["systems"], words["reference_words"]
     names = [system["system"] for system in systems]
-    # Where the references have no words, there is no F-measure.
+    # If the references have no words, there is no F-measure.
     kept = [index for index, size in enumerate(sizes) if size]
     columns = [[percent(system["f_measure"][n]) for n in kept] for system in systems]
     groups = [Group(words["buckets"][n], sizes[n]) for n in kept]
@@ -426,7 +426,7 @@ def _words(words: Mapping[str, Any], where: str) -> tuple[Table, Picture]:
     )
     picture = Picture(
         "word-accuracy",
-        f"How well words are translated by how often they occur in the {where}. Under each bucket "
+        f"Accuracy of words by their frequency in the {where}. Under each bucket "
         "is the number of its words in the references.",
         lambda path: draw_bars(
             groups,

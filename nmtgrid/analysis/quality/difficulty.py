@@ -22,16 +22,16 @@ from nmtgrid.metrics.bootstrap import RESAMPLES
 from nmtgrid.metrics.latency import sentence_latency
 
 EDGES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-"""Of the distribution: an average lagging is as often below 1 as not."""
+"""Edges of the distribution: about half of the pairs have an average lagging below 1."""
 
 
 def reference_path(links: Links, target_words: int) -> list[int]:
-    """Return how many source words must be read before each target word (section 4.5.6.1).
+    """Return the number of source words to be read before each target word (section 4.5.6.1).
 
     z_t = max(z_{t-1}, a_t), where a_t is the last source word aligned with target word t, counted
     from 1; z_0 = 1.
 
-    Departs: The print does not define a_t for a word without links. Here it is 1, so that no
+    Departs: The thesis does not define a_t for a word without links. Here it is 1, so that no
     further source words are needed.
     """
     last = [1] * target_words
@@ -39,7 +39,7 @@ def reference_path(links: Links, target_words: int) -> list[int]:
         last[target] = max(last[target], source + 1)
     path, reached = [], 1
     for needed in last:
-        # What has been read stays read: the path never turns back.
+        # Reads are never undone, so the path never turns back.
         reached = max(reached, needed)
         path.append(reached)
     return path
@@ -61,11 +61,11 @@ def difficulty_section(
     edges: Sequence[float] | None = None,
     samples: int = RESAMPLES,
 ) -> Section:
-    """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
+    """Return the distribution, and sentence BLEU of the systems of `evaluation` by difficulty."""
     by_difficulty = into_buckets(lagging, edges or EDGES, "difficulty").filled()
     known = lagging[~numpy.isnan(lagging)]
     numbers = _numbers(pairs, known)
-    # Of the pairs that have a difficulty: both sides must have words.
+    # Shares of the pairs that have a difficulty: both sides must have words.
     shares = [100.0 * size / len(known) if len(known) else None for size in by_difficulty.sizes]
     bins = list(zip(by_difficulty.labels, by_difficulty.sizes, strict=True))
     tables = [
@@ -97,7 +97,7 @@ def difficulty_section(
         "The difficulty of a pair is how far one must lag behind its source to write its "
         "reference: the reference path reads up to the last source word aligned with each target "
         "word, and never back; its average lagging AL (in source words, |y| the reference's "
-        "length) is the difficulty. Words are what spaces separate. " + pairs.origin
+        "length) is the difficulty. Words are separated by spaces. " + pairs.origin
     )
     if evaluation.systems:
         scored = buckets_section(

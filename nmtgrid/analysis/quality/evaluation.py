@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class MeasureKind:
-    """A measure of quality: what it is called, its decimals, and what computes it.
+    """A measure of quality: its title, its decimals, and how it is computed.
 
-    `counts` are those of each sentence [sentences, columns] of each system, [sentences] where
-    `scorer` is None. `rescored` takes sums over so many sentences [samples, columns] or [samples]
-    and returns scores [samples]. `scorer` is the name of what scores a single sum as sacreBLEU
-    does; None where the score is the mean of the sentences'.
+    `counts` are those of each sentence [sentences, columns] of each system, [sentences] if `scorer`
+    is None. `rescored` takes sums over a number of sentences [samples, columns] or [samples] and
+    returns scores [samples]. `scorer` is the name of the sacreBLEU scorer of a single sum, None if
+    the score is the mean of the sentences' scores.
     """
 
     title: str
@@ -70,9 +70,9 @@ class MeasureKind:
 class Evaluation:
     """Lines and their tokens as ids; counts are computed when first needed.
 
-    `tokens` are those of `systems`; `source` is None if not given, and split by
+    `tokens` are those of `systems`; `source` is None if not given, and split with
     `source_tokenize`. `corpus` is the name in titles; `tokenized` are source and reference as
-    tokenised text, if available. `lower` is what all lines but the source's went through.
+    tokenised text, if available. `lower` has been applied to all lines except the source's.
     """
 
     systems: Sequence[SystemOutput]
@@ -89,7 +89,7 @@ class Evaluation:
     tokenized: tuple[Sequence[str], Sequence[str]] | None = None
     lower: Callable[[str], str] = str
     segment_scores: Mapping[str, Sequence[Counts]] = dataclasses.field(default_factory=dict)
-    """What other programs gave each sentence, by name and system: [sentences, 2], score and 1."""
+    """Sentence scores of other programs, by name and system: [sentences, 2], score and 1."""
 
     @classmethod
     def of(
@@ -105,11 +105,11 @@ class Evaluation:
         default: str = "13a",
         lower: Callable[[str], str] = str,
     ) -> Evaluation:
-        """Split all lines into tokens; all must have as many lines.
+        """Split all lines into tokens; all texts must have the same number of lines.
 
-        `tokenize` None means `default`, and characters where references have no spaces between
-        words. Of a source without spaces characters count in any case. `languages` are those of
-        source and reference; `lower` is applied to references and systems.
+        `tokenize` None means `default`, and characters if references have no spaces between words.
+        In a source without spaces characters count in any case. `languages` are those of source and
+        reference; `lower` is applied to references and systems.
         """
         source_language, language = languages
         source_tokenize = bleu_tokenizer(source_language, source or (), tokenize or default)
@@ -121,7 +121,7 @@ class Evaluation:
         vocabulary: dict[str, int] = {}
         references = ngrams.words(map(split, reference), vocabulary)
         tokens = [ngrams.words(map(split, system.lines), vocabulary) for system in systems]
-        # Words of the source are counted, not compared: they have numbers of their own.
+        # Words of the source are counted, not compared, so they have separate numbers.
         split_source = tokenizer(source_tokenize, lowercase)
         sources = None if source is None else ngrams.words(map(split_source, source), {})
         return cls(
@@ -131,13 +131,13 @@ class Evaluation:
 
     @property
     def word_pairs(self) -> tuple[list[list[str]], list[list[str]]]:
-        """Return the words of source and reference, between spaces."""
+        """Return the words of source and reference, split at spaces."""
         source, reference = self.tokenized or (self.source_lines or [], self.reference_lines)
         return [line.split() for line in source], [line.split() for line in reference]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return as JSON how text is compared."""
+        """Return the settings of the comparison of text as JSON."""
         return {"tokenize": self.tokenize, "lowercase": self.lowercase}
 
     @property
@@ -151,7 +151,7 @@ class Evaluation:
 
     @functools.cached_property
     def sentence_bleu(self) -> list[NDArray[numpy.float64]]:
-        """Return each sentence's BLEU in percent, of each system."""
+        """Return each sentence's BLEU in percent, for each system."""
         return [sentence_bleus(counts) for counts in self.bleu]
 
     @functools.cached_property
@@ -174,7 +174,7 @@ class Evaluation:
         ]
 
     def kind(self, name: str) -> MeasureKind:
-        """Return a measure by its name, or by that of scores of another program.
+        """Return a measure by its name, or by the name of another program's scores.
 
         Raises ConfigError for an unknown name.
         """
@@ -186,14 +186,14 @@ class Evaluation:
         return MEASURE_KINDS[name]
 
     def counts(self, name: str) -> Sequence[NDArray[Any]]:
-        """Return [sentences, columns] of each system, whose sums a metric is computed from.
+        """Return counts [sentences, columns] of each system; a metric is computed from their sums.
 
-        Of sentence BLEU it is [sentences]. Raises ConfigError for an unknown name.
+        For sentence BLEU they are [sentences]. Raises ConfigError for an unknown name.
         """
         return self.kind(name).counts(self)
 
     def scorer(self, name: str) -> Scorer:
-        """Return what makes scores of sums of counts.
+        """Return the scorer that computes scores from sums of counts.
 
         Raises ConfigError for an unknown name, and for sentence BLEU, whose sums have no score.
         """
@@ -201,7 +201,7 @@ class Evaluation:
         if scorer is None:
             raise ConfigError(
                 f"`{name}` is the mean of the sentences' scores and has no corpus score.",
-                "Take `bleu`.",
+                "Use `bleu`.",
             )
         return Scorer(scorer, self.tokenize, self.lowercase)
 
@@ -220,7 +220,7 @@ class Evaluation:
                 for scores in self.counts(measure)
             ]
         scorer = self.scorer(measure)
-        # Counts of sentences are summed, and scored once: a corpus score is no mean of sentences'.
+        # Counts of sentences are summed and scored once: a corpus score is not a mean of scores.
         counts = self.counts(measure)
         return [
             [scorer.score(rows[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
@@ -274,10 +274,10 @@ class Evaluation:
         blocks: Iterable[Numbers],
         scored: Callable[[MeasureKind, Numbers], list[Numbers]],
     ) -> dict[str, Numbers]:
-        """Return by measure what `scored` makes of each block of samples [systems, samples]."""
+        """Return by measure the results of `scored` on all blocks of samples [systems, samples]."""
         kinds = {name: self.kind(name) for name in measures}
         drawn: dict[str, list[list[Numbers]]] = {name: [] for name in measures}
-        # Blocks are drawn once: all measures are of the same samples.
+        # Blocks are drawn once, so that all measures use the same samples.
         for block in blocks:
             for name, kind in kinds.items():
                 drawn[name].append(scored(kind, block))
@@ -295,7 +295,7 @@ class Evaluation:
     def token_mismatches(self) -> list[str]:
         """Return a warning for each system if only it or only the reference is tokenised.
 
-        The tokenisers of scores do not undo all that those of a corpus do.
+        The tokenisers of scores do not undo everything that those of a corpus do.
         """
         end = ": words count as different that are not."
         return self._mismatches(_apart, "with a full stop or a comma apart", _TOKENISED, end)
@@ -305,7 +305,7 @@ class Evaluation:
     ) -> list[str]:
         expected = share(self.reference_lines)
         shares = [share(system.lines) for system in self.systems]
-        # A share of nothing is NaN, which no comparison holds for.
+        # A share of nothing is NaN, for which no comparison is true.
         return [
             f"{unlike.texts[actual < expected].format(system.name)} (lines {what}: "
             f"{100 * actual:.0f} %, of the references {100 * expected:.0f} %){end}"
@@ -336,7 +336,7 @@ class Evaluation:
 
 
 def _ter(sums: NDArray[Any], _: int) -> NDArray[Any]:
-    # As sacreBLEU: against references without words any edit is a hundred percent.
+    # As in sacreBLEU: against references without words any edit is 100 percent.
     return numpy.where(
         sums[:, 1] > 0,
         100.0 * sums[:, 0] / numpy.maximum(sums[:, 1], 1.0),
@@ -360,7 +360,7 @@ MEASURE_KINDS: Mapping[str, MeasureKind] = {
 
 
 def _segment_kind(name: str) -> MeasureKind:
-    """Return the mean of what another program gave each sentence under this name."""
+    """Return the measure that averages another program's sentence scores of this name."""
     return MeasureKind(
         name, 4, lambda own: own.segment_scores[name], lambda sums, _: sums[:, 0] / sums[:, 1],
         "mean",
@@ -368,7 +368,7 @@ def _segment_kind(name: str) -> MeasureKind:
 
 
 def title_of(measure: str) -> str:
-    """Return what a measure is called; scores of other programs have the user's names."""
+    """Return the title of a measure; scores of other programs have the user's names."""
     return (MEASURE_KINDS.get(measure) or _segment_kind(measure)).title
 
 
@@ -378,8 +378,10 @@ def digits_of(measure: str) -> int:
 
 
 class _Unlike(NamedTuple):
-    """Shares of lines: of one kind of text at most, of the other at least; and what is then said,
-    by whether the system has less than the references."""
+    """Thresholds for shares of lines, and warnings by whether the system's share is the lower one.
+
+    The share is at most `most` in one kind of text, and at least `least` in the other.
+    """
 
     most: float
     least: float
@@ -419,10 +421,10 @@ def read_evaluation(
 ) -> Evaluation:
     """Return the evaluation of files: systems as NAME=FILE, reference, source.
 
-    `tokenize` None means 13a, and characters where the references have no spaces between words.
+    `tokenize` None means 13a, and characters if the references have no spaces between words.
     Without `corpus` titles have the name of the reference's file. Raises ConfigError for a
     reference or source that is given as a system, or a name given twice, InputError for files of
-    different lengths, or without a line.
+    different lengths, or without lines.
     """
     files = {"reference": reference, "source": source}
     faults = [
@@ -436,7 +438,7 @@ def read_evaluation(
     if faults:
         raise ConfigError(faults, "Give translations as arguments.")
     if corpus is None:
-        # A pipe has a number for a name.
+        # The name of a pipe is only a number.
         corpus = "" if is_stream(reference) else reference.name
     references = read_text(reference)
     outputs = read_systems(systems, {reference: len(references)})
@@ -463,12 +465,12 @@ def evaluate_split(
 ) -> Evaluation:
     """Return the evaluation of systems, as NAME=FILE, on a split of the dataset in `data`.
 
-    Raw text is compared as `nmtgrid decode` does it: in lower case if the dataset's text is.
-    `tokenize` None means 13a, none where the text was tokenised before `nmtgrid preprocess`, and
-    characters where the references have no spaces between words.
-    Raises ConfigError for a dataset of pictures, whose captions have several references.
+    Raw text is compared as in `nmtgrid decode`: in lower case if the dataset's text is. `tokenize`
+    None means 13a, none if the text was tokenised before `nmtgrid preprocess`, and characters if
+    the references have no spaces between words. Raises ConfigError for a dataset of pictures, whose
+    captions have several references.
     """
-    # Imported late: files are compared without waiting for torch.
+    # Imported late, so that comparing files does not load torch.
     from nmtgrid.data.dataset import Dataset
 
     dataset = Dataset.open(data)
@@ -480,7 +482,7 @@ def evaluate_split(
     pairs, moses = dataset.split(split), dataset.pipeline.target.moses
     facts = dataset.pipeline.facts
     references = pairs.raw_target()
-    # Units of BPE and words are parts of what stands between spaces; other text may be raw.
+    # Units of BPE and words are parts of tokens between spaces; other text may be raw.
     was_tokenized = facts.tokenize == "none" and facts.subwords != "sentencepiece"
     path = data / "raw" / f"{split}.{facts.languages[1]}"
     evaluation = Evaluation.of(
@@ -492,7 +494,7 @@ def evaluate_split(
         split_title(dataset, split) if corpus is None else corpus,
         languages=(facts.source_lang, facts.target_lang),
         default="none" if was_tokenized else "13a",
-        # In some languages not as the metrics do it.
+        # In some languages lower-casing differs from that of the metrics.
         lower=moses.lower if moses.lowercase else str,
     )
     tokenized = pairs.tokenized_source(), pairs.tokenized_target()
@@ -500,6 +502,6 @@ def evaluate_split(
 
 
 def split_title(dataset: Dataset, split: str) -> str:
-    """Return what titles call a split of a dataset."""
+    """Return the title of a split of a dataset."""
     facts = dataset.pipeline.facts
     return corpus_title(dataset.path.resolve(), (facts.source_lang, facts.target_lang), split)

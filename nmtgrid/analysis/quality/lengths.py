@@ -13,9 +13,9 @@ from nmtgrid.analysis.plotting.bars import draw_steps
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 
-# Tokens to each side that the picture shows.
+# Least and greatest number of tokens that the figure shows to each side of zero.
 _FEWEST, _MOST = 5, 20
-# Share of the sentences that are to lie within.
+# Share of the sentences that must be within.
 _SHOWN = 0.99
 _TEXT = (
     "The difference is the number of tokens of the translation minus that of the reference, "
@@ -24,21 +24,21 @@ _TEXT = (
 )
 _CAPTION = (
     "Share of the sentences by how much longer (right) or shorter (left) the translation is than "
-    "the reference; the ends hold what lies beyond."
+    "the reference; the ends include all larger differences."
 )
 _Differences = NDArray[numpy.int64]
 
 
 def shares(differences: _Differences, most: int) -> list[float]:
-    """Return the shares of -most, ..., most; what lies beyond counts at the ends."""
-    # Shifted, as bins are counted from 0.
+    """Return the shares of -most, ..., most; larger differences count at the ends."""
+    # Shifted, because bins are counted from 0.
     clipped = numpy.clip(differences, -most, most) + most
     counts = numpy.bincount(clipped, minlength=2 * most + 1)
     return [float(count) / len(clipped) for count in counts]
 
 
 def reach(differences: Sequence[_Differences]) -> int:
-    """Return how far from zero to look for nearly all sentences of each system."""
+    """Return the distance from zero that covers nearly all sentences of each system."""
     # Nearly all: a few runaway translations should not squeeze the rest.
     ends = [float(numpy.quantile(numpy.abs(own), _SHOWN)) for own in differences]
     return int(min(_MOST, max(_FEWEST, *map(numpy.ceil, ends))))
@@ -89,7 +89,7 @@ def lengths_section(evaluation: Evaluation) -> Section:
 
 
 def _values(system: str, differences: _Differences, reference_tokens: int) -> dict[str, Any]:
-    """Return JSON keys; the ratio is None where references are empty."""
+    """Return JSON keys; the ratio is None if references are empty."""
     kinds, counts = numpy.unique(differences, return_counts=True)
     tokens = reference_tokens + int(differences.sum())
     signs = {"shorter": -1, "equal": 0, "longer": 1}

@@ -1,4 +1,4 @@
-"""The names of scores, and of what sentences are put into buckets by; it imports nothing slow."""
+"""The names of scores, and of properties for buckets of sentences; it imports nothing slow."""
 
 from __future__ import annotations
 

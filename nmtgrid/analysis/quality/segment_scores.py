@@ -1,4 +1,4 @@
-"""Scores that another program gave each sentence, such as COMET's, of all systems.
+"""Sentence scores of all systems by another program, such as COMET.
 
 They are read from text, with a number for each system on every line, or from the JSON of
 `comet-score --to_json`, and compared by their means.
@@ -34,7 +34,7 @@ class _Segment(Record):
 def with_segment_scores(evaluation: Evaluation, texts: Sequence[str]) -> Evaluation:
     """Return the evaluation with the scores in the files given as `NAME=FILE` or `FILE`.
 
-    Raises ConfigError for a name that is taken, InputError for what is no score of each system.
+    Raises ConfigError for a name that is taken, InputError for invalid or missing scores.
     """
     scores: dict[str, list[Counts]] = {}
     # Tables have a column of this name.
@@ -77,7 +77,7 @@ def _read_lines(path: Path, evaluation: Evaluation) -> list[list[float]]:
 
 
 def _read_json(path: Path, evaluation: Evaluation) -> list[list[float]]:
-    """Return COMET's scores of each system, whose translations the file has as well."""
+    """Return COMET's scores of each system; the file must have its translations too."""
     try:
         files = convert(read_json(path), dict[str, list[_Segment]])
     except ValueError as fault:
@@ -103,7 +103,7 @@ def _of_system(
 ) -> Sequence[_Segment]:
     """Return the scores of the file whose translations are those of a system."""
     expected = [line.strip() for line in lines]
-    # The first line that differs, in the file where that comes latest.
+    # The first line that differs, in the file where it comes latest.
     differs, nearest = 0, ""
     for file, segments in files.items():
         translations = [evaluation.lower(segment.mt).strip() for segment in segments]

@@ -27,10 +27,9 @@ FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
 def word_accuracy(evaluation: Evaluation, frequencies: dict[int, int] | None) -> dict[str, Any]:
     """Return compare-mt's word accuracy by `frequencies` (of words by number) as JSON keys.
 
-    A word of a sentence counts as right as often as hypothesis and reference both have it.
-    None stands for the frequencies in the references; words that no reference has then have no
-    bucket. Each system has a precision, recall and F-measure in each bucket, as shares (None: no
-    words).
+    A word of a sentence counts as correct as often as hypothesis and reference both have it. None
+    means the frequencies in the references; words that no reference has are then in no bucket. Each
+    system has a precision, recall and F-measure in each bucket, as shares (None: no words).
     """
     names = labels([float(edge) for edge in FREQUENCIES], is_whole=True)
     names[0] = "0"
@@ -38,15 +37,15 @@ def word_accuracy(evaluation: Evaluation, frequencies: dict[int, int] | None) ->
     if frequencies is None:
         kinds, counts = numpy.unique(evaluation.reference.symbols, return_counts=True)
         frequencies = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
-        # No word of the references is there 0 times.
+        # No word of the references occurs 0 times in them.
         buckets = buckets[1:]
-    # An empty one would make the bucketer look for a file.
+    # With an empty dict the bucketer would look for a file.
     bucketer = FreqWordBucketer(freq_counts=frequencies or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
     statistics = bucketer.calc_statistics(evaluation.reference, evaluation.tokens)[0]
     # For each bucket: matches, words of the references, of the hypotheses, and three shares.
     systems = []
     for name, rows in zip(evaluation.names, statistics, strict=True):
-        # Of nothing there are no shares, which compare-mt calls zero.
+        # Without words there are no shares, but compare-mt returns zero.
         recall, precision, f_measure = (
             [float(rows[n][column]) if rows[n][total] else None for n in buckets]
             for column, total in ((3, 1), (4, 2), (5, 1))
@@ -62,7 +61,7 @@ def word_accuracy(evaluation: Evaluation, frequencies: dict[int, int] | None) ->
 
 
 def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, int]:
-    """Return how often each word of the evaluation occurs in other lines, such as training text."""
+    """Return the frequency of each word of the evaluation in other lines, such as training text."""
     split = tokenizer(evaluation.tokenize, evaluation.lowercase)
     numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
     counts = Counter(word for line in lines for word in split(evaluation.lower(line)))
@@ -93,19 +92,19 @@ class MatchedNGrams:
 
 
 def matched(evaluation: Evaluation) -> Iterator[MatchedNGrams]:
-    """Yield for each order how often each system has each n-gram right.
+    """Yield for each order how often each system produces each n-gram correctly.
 
-    An n-gram of a sentence is right as often as hypothesis and reference both have it.
+    An n-gram of a sentence is correct as often as hypothesis and reference both have it.
     """
     texts = [evaluation.reference, *evaluation.tokens]
     symbols = numpy.concatenate([text.symbols for text in texts])
     lengths = numpy.concatenate([text.lengths for text in texts])
     sizes = [len(text.symbols) for text in texts]
-    # Flat arrays over the words of all texts: Python never sees a single word.
+    # Flat arrays over the words of all texts, without a Python loop over words.
     text_of = numpy.repeat(numpy.arange(len(texts), dtype=numpy.int16), sizes)
     count = len(evaluation.reference.lengths)
     line_of = numpy.repeat(numpy.tile(numpy.arange(count, dtype=numpy.int32), len(texts)), lengths)
-    # How many words there are from each to the end of its line, itself counted.
+    # The number of words from each word to the end of its line, including itself.
     ends = numpy.repeat(numpy.cumsum(lengths).astype(numpy.int32), lengths)
     starts = numpy.arange(len(symbols), dtype=numpy.int32)
     left = ends - starts
@@ -126,7 +125,7 @@ def matched(evaluation: Evaluation) -> Iterator[MatchedNGrams]:
             # One key for an n-gram of a line: matches are within a sentence.
             pairs = lines[mask] * numpy.int64(bound) + keys[mask]
             _, shared, kinds = common(pairs, (texts_of_ngrams[mask] > 0).astype(numpy.int64))
-            # Without the line, what is left of a key is the n-gram.
+            # A key without the line is the n-gram.
             right = numpy.bincount(kinds % bound, weights=shared, minlength=bound)
             counts.append(right.astype(numpy.int32))
         yield MatchedNGrams(order, symbols, starts[firsts], counts)
@@ -135,7 +134,7 @@ def matched(evaluation: Evaluation) -> Iterator[MatchedNGrams]:
 def _ranks(keys: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
     """Return the rank of each key among the distinct keys, and an index for each rank.
 
-    As `numpy.unique`, in half its memory, which is the most that a comparison takes
+    Like `numpy.unique`, but with half its memory, which dominates that of a comparison
     (benchmarks/analysis.py).
     """
     order = numpy.argsort(keys)
@@ -146,11 +145,11 @@ def _ranks(keys: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], NDArray[nu
 
 
 def differing(evaluation: Evaluation, count: int) -> list[dict[str, Any]]:
-    """Return for each system but the first the n-grams on which it differs most from that.
+    """Return for each system except the first the n-grams on which it differs most from the first.
 
     As JSON keys: each n-gram that the `first` or the `second` system has correctly more often, how
-    often either has it, and compare-mt's salience, near 1 for what only the first has right, near
-    0 for what only the second has. Of equal salience, longer n-grams stand first.
+    often each has it, and compare-mt's salience, near 1 for n-grams that only the first has right,
+    near 0 for those that only the second has. On equal salience, longer n-grams come first.
     """
     names = evaluation.names
     candidates: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
@@ -159,9 +158,9 @@ def differing(evaluation: Evaluation, count: int) -> list[dict[str, Any]]:
     for ngrams in matched(evaluation):
         first = ngrams.counts[0]
         for pair, second in zip(candidates, ngrams.counts[1:], strict=True):
-            # N-grams that both have right as often differ in nothing.
+            # N-grams that both have right equally often do not matter.
             kinds = numpy.flatnonzero(first != second)
-            # compare-mt's salience: above 1/2 what the first system has right more often.
+            # compare-mt's salience: above 1/2 if the first system has it right more often.
             scores = (first[kinds] + 1.0) / (first[kinds] + 1.0 + second[kinds] + 1.0)
             for better, side in zip(pair, (scores, 1.0 - scores), strict=True):
                 for index in _greatest(side, count):
@@ -185,7 +184,7 @@ def differing(evaluation: Evaluation, count: int) -> list[dict[str, Any]]:
 
 
 def _greatest(scores: NDArray[numpy.float64], count: int) -> list[int]:
-    """Return the indices of the greatest scores above 1/2, of equals the first."""
+    """Return the indices of the greatest scores above 1/2, the first ones on ties."""
     indices = numpy.flatnonzero(scores > 0.5)
     if len(indices) > count:
         # Few are left to sort.
@@ -208,7 +207,7 @@ def _best(ngrams: list[dict[str, Any]], count: int, sign: int) -> list[dict[str,
 def examples(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
     """Return as JSON the lines in which the first system leads `system` most, and trails it most.
 
-    Lines that are alike in references and both systems count once.
+    Lines that are the same in references and both systems count once.
     """
     first, second = evaluation.systems[0], evaluation.systems[system]
     scores = evaluation.sentence_bleu[0], evaluation.sentence_bleu[system]
@@ -224,7 +223,7 @@ def examples(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
                 "first": first.lines[index],
                 "second": second.lines[index],
             }
-            # Corpora repeat sentences: five times one example is one.
+            # Corpora repeat sentences: the same example five times is one example.
             if (alike := tuple(texts.values())) not in seen:
                 seen.add(alike)
                 ahead.append({

@@ -49,7 +49,7 @@ class DivergenceSettings(SmoothedSettings):
     alpha: Annotated[float, FROM_0] = 1.0
     """Weight of the translation loss; 0: the translation model is not trained."""
     k: Annotated[int, FROM_1] = 1
-    """The translation model is trained on the wait-k path of this k and to the right of it, as by
+    """The translation model is trained on the wait-k path of this k and to the right of it, as in
     `wait-k-area`."""
     validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation: it reads while the predicted divergence is at least
@@ -67,13 +67,13 @@ class Divergence(BaseObjective[DivergenceSettings]):
 
     Labels come from a pass without dropout, whose noise would count as divergence, and get no
     gradient. DaP's translation model is fixed: alpha 0, initialised from a model that was trained
-    for all prefixes (`--init` with `wait-k-area`). `nll` is that along the reader's path at
+    for all prefixes (`--init` with `wait-k-area`). `nll` is computed along the reader's path at
     `validate_threshold`, but the best weights are chosen by the loss itself: by likelihood, a
     reader that reads everything might be best.
 
     Departs: Unlike in the papers, divergences are scaled to 0 to 1, so that thresholds are as well,
     and the reader's loss is a cross-entropy. The label compares with the true rest of the source,
-    where PsFuture invents one in decoding.
+    whereas PsFuture makes one up in decoding.
     """
 
     def check(self, model: TranslationModel) -> None:
@@ -128,7 +128,7 @@ def future_divergence(
     features: Tensor,
     measure: Measure,
 ) -> Tensor:
-    """Return [B, T, S]: how far each cell's prediction is from its row's with the whole source.
+    """Return [B, T, S]: the divergence of each cell from its row's last, with the whole source.
 
     features [M, D] are those of the sites, which are `everywhere`; padding is 0.
     """
@@ -152,7 +152,7 @@ def _decided_cells(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 @contextlib.contextmanager
 def _evaluation(model: TranslationModel) -> Iterator[None]:
-    """Put the model into evaluation mode inside."""
+    """Put the model into evaluation mode within the context."""
     was_training = model.training
     model.eval()
     try:

@@ -92,12 +92,12 @@ class Dynamic(BaseObjective[DynamicSettings]):
 
     Both terms are the printed sums over cells, about |x| / 2 cells per target token for the first
     and |x| for the second, Eq. (4.44); with `agent_area` path these are the cells that z* visits,
-    Eq. (4.43). `write_cells` and `agent_cells` log their numbers, `agent_hits` how many of the
-    reader's decisions agree with the oracle. `nll` is that along the reader's path at
-    `validate_threshold`, so that validation judges both models together; `oracle_nll` is that along
-    z*, and the only one if the reader is not trained. The best weights are chosen by the oracle's
-    cost of the reader's path, including its delay at lambda: by likelihood alone, a reader that
-    reads everything might be best.
+    Eq. (4.43). `write_cells` and `agent_cells` log their numbers, `agent_hits` the number of the
+    reader's decisions that agree with the oracle. `nll` is computed along the reader's path at
+    `validate_threshold`, so that validation judges both models together, and `oracle_nll` along z*;
+    if the reader is not trained, `nll` is the one along z*. The best weights are chosen by the
+    oracle's cost of the reader's path, including its delay at lambda: by likelihood alone, a reader
+    that reads everything might be best.
 
     The oracle uses the predictions that are being trained, with their dropout, and finds a new path
     in each update. With `labels` binary-search z* is that of `binary_search_paths`, which has no
@@ -154,7 +154,7 @@ class Dynamic(BaseObjective[DynamicSettings]):
             paths = reader_paths(logits, batch.source_lengths, settings.validate_threshold)
             extra["agent_reads"] = read_share(paths, batch)
         nll = along(costs, paths, batch)
-        # Without a price on delay, likelihood itself is what validation minimises.
+        # Without a cost of delay, validation minimises `nll` itself.
         criterion = None
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
@@ -195,11 +195,11 @@ def cell_loss(
     label_smoothing: float,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the cross-entropy at the sites where `counts` [M], for the features [M, D] of all.
+    """Return the cross-entropy at the sites where `counts` [M] is True.
 
-    `weights` [M] are those of all sites too (None: ones).
+    `features` [M, D] and `weights` [M] (None: ones) are those of all sites.
     """
-    # The only wait for a device: how many sites count is known to it alone.
+    # The only synchronisation with the device, which alone knows how many sites count.
     chosen = counts.nonzero()[:, 0]
     loss, _ = SiteTargets.at(batch, sites)[chosen].cross_entropy(
         features.index_select(0, chosen), model.classifier(),
@@ -220,7 +220,7 @@ def reader_loss(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
     starts with one token read, its first write counts, the last column always writes, so that the
     probabilities of all paths sum to 1, and that row uses the path of token t + 1.
     """
-    # Cells that do not count may hold anything; filled first, they give no gradient either.
+    # Cells that do not count may contain anything; filled first, they give no gradient either.
     decided_logits = logits.float().masked_fill(~counts, 0.0)
     reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
     # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
@@ -231,9 +231,9 @@ def reader_loss(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
 def reader_cells(
     paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int, area: Area
 ) -> Tensor:
-    """Return [B, T, columns], True where the agent decides: in no last column, nor on padding.
+    """Return [B, T, columns], True where the agent decides: not in last columns or on padding.
 
-    "path" leaves the states that paths [B, T] visit.
+    "path" keeps only the states that paths [B, T] visit.
     """
     reads = torch.arange(1, columns + 1, device=paths.device)
     # In the last column there is nothing left to decide: the agent writes.
@@ -246,7 +246,7 @@ def reader_cells(
 
 
 def reader_hits(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
-    """Return [B, T, S], True at `reader_cells` decided right at a threshold of one half."""
+    """Return [B, T, S], True at `reader_cells` where the decision at threshold 1/2 is right."""
     reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
     # rho > 1/2 is a positive logit; left of the path reading is right.
     return ((logits > 0) == (reads < paths[..., None])) & counts

@@ -27,11 +27,10 @@ from nmtgrid.training.settings import SmoothedSettings
 
 
 def latency_cost(transport: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
-    """Return [B]: what transport [B, N, T, S] costs away from the diagonal, the blocks' mean.
+    """Return [B]: the cost of transport [B, N, T, S] off the diagonal, the mean over blocks.
 
-    The sum over t, j of C_tj times the share of the row t that comes from j, where
-    C_tj = max(|j - t |x| / |y|| - 1, 0) / (|x| |y|), t and j counting from 1. Lengths count end
-    symbols.
+    The sum over t, j of C_tj times the share of row t that comes from j, where C_tj = max(|j - t
+    |x| / |y|| - 1, 0) / (|x| |y|), t and j counting from 1. Lengths include end symbols.
     """
     sizes = [
         lengths.to(transport.dtype)[:, None, None] for lengths in (source_lengths, target_lengths)
@@ -49,7 +48,7 @@ def latency_cost(transport: Tensor, source_lengths: Tensor, target_lengths: Tens
 def norm_cost(transport: Tensor, target_lengths: Tensor) -> Tensor:
     """Return [B]: the sum over t of |1 - the sum of row t| of transport [B, N, T, S].
 
-    The blocks' mean.
+    The mean over blocks.
     """
     return _over_target((transport.sum(-1) - 1.0).abs(), target_lengths)
 
@@ -65,7 +64,7 @@ class ITSTSettings(SmoothedSettings):
     """Settings of training information transport."""
 
     whole_source_updates: Annotated[int, FROM_0] = 4000
-    """Number of first updates with the whole source, before the threshold limits it."""
+    """Number of initial updates with the whole source, before the threshold limits it."""
     threshold_decay: Annotated[float, ABOVE_0] = 100_000
     """Updates after which the threshold has fallen by 63% of the way from 1 to
     `least_threshold`."""
@@ -80,7 +79,7 @@ class ITSTSettings(SmoothedSettings):
     """Threshold in validation, for translations and for the loss."""
 
     def threshold(self, update: int) -> float | None:
-        """Return the threshold after so many updates; None where all of the source is seen."""
+        """Return the threshold after `update` updates; None while the whole source is seen."""
         if update < self.whole_source_updates:
             return None
         share = math.exp(-update / self.threshold_decay)

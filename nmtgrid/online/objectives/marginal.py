@@ -42,21 +42,21 @@ def log_marginal(
 
     emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
     logits [B, T, S] are those of READ, Eq. (4.9). p(z) is exp(-`dynamic.reader_loss`) on the path,
-    Eq. (4.10)-(4.12): paths start with one token read and decide nothing in the last column. With
-    log p(y_t) alone a summand is exp of Eq. (4.13). In float64, with gradient; O(T S) operations,
-    in T steps of cumulative sums along the source. Padding is ignored.
+    Eq. (4.10)-(4.12): paths start with one token read and decide nothing in the last column. If the
+    emission is only log p(y_t), a summand is exp of Eq. (4.13). Computed in float64, with gradient;
+    O(T S) operations, in T steps of cumulative sums along the source. Padding is ignored.
     """
     size, columns = logits.shape[1:]
     counts = is_cell(source_lengths - 1, target_lengths, size, columns)
-    # Filled before anything is computed of it, padding gives no gradient.
+    # Padding is filled before any computation, so that it gives no gradient.
     decided = logits.double().masked_fill(~counts, 0.0)
     read, write = (logsigmoid(sign * decided).masked_fill(~counts, 0.0) for sign in (1, -1))
     cells = is_cell(source_lengths, target_lengths, size, columns)
     write = write + emission.double().masked_fill(~cells, 0.0)
-    # What it takes to read a row from its first column to column j.
+    # Log-probability of reading a row from its first column to column j.
     reads = pad(read.cumsum(2)[..., :-1], (1, 0))
     # Row t is entered where row t - 1 was left: reads_{t, j} - reads_{t, i} leads from i to j, so
-    # that the sum over all i <= j is a running one. The first row is entered with one token read.
+    # that the sum over all i <= j is a running sum. The first row is entered with one token read.
     log_sums = reads[:, 0] + write[:, 0]
     for t in range(1, size):
         entered = reads[:, t] + (log_sums - reads[:, t]).logcumsumexp(1)
@@ -122,9 +122,9 @@ class Marginal(BaseObjective[MarginalSettings]):
     """-log sum_z p(z) prod_t p(y_t with z_t read) exp(-lambda (z_t - 1) / |x|), over all paths z.
 
     The cost of delay is that of `oracle_paths`: each write costs lambda times the share of the
-    source that has been read, where the first token is free. `marginal` and `dynamic` are thus
-    comparable at the same lambda, and the best weights are chosen by the same criterion, the
-    reader's path and its delay.
+    source read so far, with the first token free. `marginal` and `dynamic` are thus comparable at
+    the same lambda, and the best weights are chosen by the same criterion, the reader's path and
+    its delay.
 
     Label smoothing does not affect the paths: they are weighted by the likelihood of the reference
     token, and the cross-entropy at each cell, weighted by its posterior, is then smoothed. Inside
@@ -152,8 +152,8 @@ class Marginal(BaseObjective[MarginalSettings]):
         costs = cell_costs(model, batch, sites, features)
         price = delay_penalty(settings.delay_weight, lengths[0], columns)
         log_sums, posteriors = write_posteriors(-costs - price, logits, *lengths)
-        # The value is the marginal's with what smoothing adds; the expected cost that is taken away
-        # has no gradient, that of the fused loss is the marginal's.
+        # The value is the marginal plus the effect of smoothing. The expected cost that is
+        # subtracted has no gradient; the gradient of the fused loss is that of the marginal.
         marginal = -log_sums.sum()
         extra = {"marginal": marginal.detach()}
         if not settings.alpha:
@@ -165,7 +165,7 @@ class Marginal(BaseObjective[MarginalSettings]):
                 weights = weights + settings.offline * is_last
             if settings.area:
                 weights = weights + settings.area / lengths[0][:, None, None]
-            # Sites that no path writes at need no classifier.
+            # Sites at which no path writes need no classifier.
             shares = weights[sites.cells].float()
             counts = shares > _NO_SHARE
             write_loss = cell_loss(

@@ -26,7 +26,7 @@ from nmtgrid.training.settings import SmoothedSettings
 def weighted_delays(delays: Tensor) -> Tensor:
     """Return [B, T]: the mean of the heads' delays [B, K, T], each weighted by its softmax.
 
-    So the slowest heads, which decide when a token is written, learn most.
+    The slowest heads, which decide when a token is written, thus learn most.
     """
     return (delays.softmax(1) * delays).sum(1)
 
@@ -35,8 +35,8 @@ def lagging(delays: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> T
     """Return [B]: the differentiable average lagging of delays [B, T], in source tokens.
 
     The mean of d'_t - (t - 1) |x| / |y|, where d'_t = max(d_t, d'_{t-1} + |x| / |y|): a token costs
-    at least as much time as an ideal translator takes (Arivazhagan et al., 2019). Lengths count end
-    symbols.
+    at least as much time as an ideal translator takes (Arivazhagan et al., 2019). Lengths include
+    end symbols.
     """
     rate = (source_lengths / target_lengths).to(delays.dtype)[:, None]
     steps = torch.arange(delays.shape[1], device=delays.device)
@@ -46,7 +46,7 @@ def lagging(delays: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> T
 
 
 def head_variance(delays: Tensor, target_lengths: Tensor) -> Tensor:
-    """Return [B]: the variance of the delays [B, K, T] over the heads, its mean over the target."""
+    """Return [B]: the variance of the delays [B, K, T] over heads, the mean over the target."""
     return _mean_over_target(delays.var(1, unbiased=False), target_lengths)
 
 
@@ -97,7 +97,7 @@ class MonotonicLikelihood(BaseObjective[MMASettings]):
         lags = lagging(weighted_delays(delays), *lengths)
         variance = head_variance(delays, lengths[1])
         price = settings.delay_weight * lags + settings.variance_weight * variance
-        # Shown per target token: means over sentences, each weighted by its length.
+        # Logged per target token, that is, as means over sentences weighted by their lengths.
         shown = {"lagging": lags, "foremost": lagging(delays.amax(1), *lengths), "spread": variance}
         extra = {name: (values.detach() * lengths[1]).sum() for name, values in shown.items()}
         criterion = None if model.training else nll + price.detach().sum().to(nll.dtype)

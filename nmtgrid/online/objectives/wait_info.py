@@ -31,7 +31,7 @@ class WaitInfoSettings(SmoothedSettings):
     """Settings of training a Wait-info model."""
 
     whole_source_updates: Annotated[int, FROM_0] = 4000
-    """Number of first updates with the whole source, before sampled values of K limit it."""
+    """Number of initial updates with the whole source, before sampled values of K limit it."""
     sum_weight: Annotated[float, FROM_0] = 0.3
     """Weight of the loss on the sums of information of both sides, which should equal the mean of
     both lengths."""
@@ -66,7 +66,7 @@ class InformationLikelihood(BaseObjective[WaitInfoSettings]):
         tokens = batch.token_count
         k: float | Tensor | None = settings.validate_k
         if model.training:
-            # From the global generator, whose state checkpoints hold.
+            # Sampled with the global generator, whose state is saved in checkpoints.
             is_limited = (batch.update or 0) >= settings.whole_source_updates
             k = sample_k(lengths[0]) if is_limited else None
         features, source, target, paths = model.features_with_information(batch, k)

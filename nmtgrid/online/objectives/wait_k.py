@@ -82,8 +82,8 @@ class SampledWaitK(_Online[SampledSettings]):
     A source is encoded once for all its paths if the encoding does not depend on the reads. In
     validation the same paths are sampled each time.
 
-    Departs: The print has one |x| for the batch, that of its longest sentence. Here |x| is the
-    length of each sentence.
+    Departs: As printed, |x| is that of the batch's longest sentence. Here it is the length of each
+    sentence.
     """
 
     def agent(self) -> WaitK:
@@ -91,9 +91,9 @@ class SampledWaitK(_Online[SampledSettings]):
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         settings, count = self.settings, self.settings.paths
-        # Training draws from the global generator, whose state checkpoints hold. Validation has its
-        # own with a fixed seed: its losses are comparable, and it does not disturb training's
-        # draws.
+        # Training draws from the global generator, whose state is saved in checkpoints. Validation
+        # has its own with a fixed seed: its losses are comparable, and training's draws are not
+        # disturbed.
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         k = sample_k(batch.source_lengths, count, generator)
         # M paths of a sentence are M rows of a larger batch, whose source is encoded once.
@@ -102,8 +102,8 @@ class SampledWaitK(_Online[SampledSettings]):
         sites = PredictionSites.along(several, paths, in_range=True)
         tokens = batch.token_count
         if count > 1 and model.traits.every_cell:
-            # One grid holds the paths of all draws: the sites point back to the sentences' rows,
-            # and the network runs once over the batch as it came.
+            # One grid contains the paths of all draws: the sites point back to the sentences' rows,
+            # and the network runs once over the original batch.
             sites = dataclasses.replace(sites, sentence=rows[sites.sentence])
             several = batch
         weights = sites.position.new_full((len(sites),), 1 / count, dtype=torch.float32)
@@ -155,11 +155,11 @@ class WaitKArea(_Online[AreaSettings]):
         lengths = batch.source_lengths, batch.target_lengths
         shares = weigh(_wait_k(batch, settings.k), *lengths, batch.source.shape[1])
         if model.training and settings.cells_per_token:
-            # Cells are drawn, so that about so many are left.
+            # Cells are sampled so that about `expected` of them are left.
             expected = settings.cells_per_token * batch.token_count
             chance = expected / max(int((shares > 0).sum()), 1)
             if chance < 1:
-                # A cell's expected weight stays its share: the gradient is unbiased.
+                # A cell's expected weight remains its share, so the gradient is unbiased.
                 is_drawn = torch.rand(shares.shape, device=shares.device) < chance
                 shares = shares * is_drawn / chance
         area = shares > 0
@@ -167,7 +167,7 @@ class WaitKArea(_Online[AreaSettings]):
         weights = shares[sites.cells]
         parts = site_loss(model, batch, sites, weights, settings.label_smoothing)
         # The logged likelihood is a mean over cells times tokens: comparable with other objectives.
-        # No cell may be left where few are drawn.
+        # If few cells are sampled, none may be left.
         cells = weights.sum().clamp(min=1e-9)
         return dataclasses.replace(parts, nll=parts.nll * (parts.tokens / cells))
 
@@ -202,8 +202,8 @@ WAIT_K_AREA = ObjectiveKind(
 def trained_k(folder: str | Path) -> int | None:
     """Return the k of the wait-k path that the model in `folder` was trained along.
 
-    None where another objective trained it, which may be one for every k. Raises ModelError for
-    what is no model directory, or one with damaged settings.
+    None if it was trained with another objective, which may cover every k. Raises ModelError if
+    `folder` is not a model directory or its settings are damaged.
     """
     settings = read_run_settings(folder)
     if settings.get("objective_name") != WAIT_K.name:

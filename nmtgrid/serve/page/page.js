@@ -1,11 +1,11 @@
-// The page of `nmtgrid demo`: words go to the service as they are typed, and what its events tell is
-// drawn. All text enters the page as text, never as markup.
+// The page of `nmtgrid demo`: words are sent to the service as they are typed, and its events are drawn.
+// All text enters the page as text, never as markup.
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const END = "</s>";
-const STEP = 170; // milliseconds of a step of the replay
-const IDLE = 45; // seconds after which the stream of a page that has gone without a word is closed
+const STEP = 170; // milliseconds per step of the replay
+const IDLE = 45; // seconds after which a stream is closed if its page has disappeared silently
 const LOST = "The service does not answer: is `nmtgrid demo` still running? Enter a word, or end the sentence, to try again.";
 
 /** Return an element with properties and children; text stays text. */
@@ -29,7 +29,7 @@ function shape(name, attributes = {}, text = null) {
 /** Browsers call a broken connection "Failed to fetch". */
 function lost() { throw new Error(LOST); }
 
-/** Ask the service; what it refuses becomes an Error with its message. */
+/** Send a request to the service; a refusal becomes an Error with its message. */
 async function ask(method, path, body) {
   const options = { method };
   if (body !== undefined) {
@@ -64,7 +64,7 @@ async function* eventsOf(response) {
   }
 }
 
-/** Return what events tell of one system: words and units read, units written, the text. */
+/** Return the state of one system according to its events: words and units read, units written, the text. */
 function summarize(events) {
   const state = { words: [], units: [], writes: [], text: "", end: null };
   for (const event of events) {
@@ -85,12 +85,12 @@ const percent = (value) => `${(100 * value).toFixed(value > 0.995 ? 0 : 1)} %`;
 
 let colouring = "probability";
 
-/** Set an element's tone: how sure a unit was, or how deep the block that wrote it. */
+/** Set an element's tone: the probability of a unit, or the depth of its exit. */
 function paintTone(node, write, exits) {
   let tone = "";
   if (colouring === "probability") {
     const p = write.probability;
-    // From orange over grey to blue: told apart by whoever sees colours differently, too.
+    // From orange over grey to blue, which remain distinct with colour-vision deficiencies.
     tone = p < 0.5
       ? `color-mix(in oklab, var(--low) ${Math.round((1 - 2 * p) * 100)}%, var(--middle))`
       : `color-mix(in oklab, var(--high) ${Math.round((2 * p - 1) * 100)}%, var(--middle))`;
@@ -119,7 +119,7 @@ function paintLegend(exits) {
 
 // The grid.
 
-/** Return the picture of the grid: alignment, the path of READs and WRITEs, the units on its sides. */
+/** Return the figure of the grid: alignment, the path of READs and WRITEs, the units on its sides. */
 function drawGrid(state, system, room) {
   const hasEnd = state.writes.some((write) => write.is_end);
   const columns = Math.max(state.units.length + (hasEnd ? 1 : 0), 1);
@@ -129,7 +129,7 @@ function drawGrid(state, system, room) {
   measure.font = "13px system-ui, sans-serif";
   const width = (text) => measure.measureText(text).width;
   const left = Math.max(56, ...state.writes.map((write) => width(write.unit))) + 22;
-  // Labels of narrow columns stand steeper; how far they lean out on the right depends on that.
+  // Labels of narrow columns are steeper, which determines how far they extend to the right.
   let angle = 42, overhang = 0, cell = 0;
   for (const [steeper, least] of [[42, 20], [62, 15], [80, 12]]) {
     angle = steeper;
@@ -203,13 +203,13 @@ function describe(write, system) {
   return `${write.unit}: ${parts.join(", ")}`;
 }
 
-/** Return a picture as a file: its colours and fonts written into it. */
+/** Return a figure as a file that contains its colours and fonts. */
 function standalone(svg, title) {
   const copy = svg.cloneNode(true);
   const dot = document.createElement("canvas");
   dot.width = dot.height = 1;
   const pen = dot.getContext("2d", { willReadFrequently: true });
-  // The page's colours are mixed in ways that other programs do not know.
+  // The page mixes colours in ways that other programs do not support.
   const plain = (colour) => {
     if (colour === "none") return colour;
     pen.clearRect(0, 0, 1, 1);
@@ -291,7 +291,7 @@ class SystemCard {
   get model() { return this.app.models.find(({ name }) => name === this.form.elements.model.value); }
   get exits() { return this.model.num_exits; }
 
-  /** Offer what the model can do. */
+  /** Offer the model's policies and exits. */
   chooseModel() {
     const { policy, exit } = this.form.elements, model = this.model;
     const [usual, ...changes] = model.policy.split(" ");
@@ -352,19 +352,19 @@ class SystemCard {
     return element("label", {}, label, row);
   }
 
-  /** The first field whose value cannot be; the step of a real number is that of its arrows alone. */
+  /** The first field with an invalid value; the step of a real number only concerns its arrows. */
   faulty() {
     return [...this.form.elements].find(({ willValidate, validity, step }) => willValidate
       && !validity.valid && !(validity.stepMismatch && !validity.rangeUnderflow && step !== "1"));
   }
 
-  /** What the service is asked for. */
+  /** The request for the service. */
   request() {
     const { policy, exit, model } = this.form.elements;
     const words = [policy.value];
     let finish_reading = false;
     const [first, ...others] = this.form.querySelectorAll(".settings input, .settings-more input");
-    // What is as usual goes without saying, but for the setting that matters most.
+    // Settings at their defaults are omitted, except the most important one.
     const changed = others.filter((input) => input.disabled || input.dataset.usual
       !== String(input.type === "checkbox" ? input.checked : input.value));
     for (const input of [first, ...changed]) {
@@ -383,7 +383,7 @@ class SystemCard {
     this.root.querySelector(".title").textContent = title;
   }
 
-  /** Draw what has happened up to a step, or all. */
+  /** Draw the events up to a step, or all of them. */
   paint(events = this.events, isReplay = false) {
     const state = this.state = summarize(events);
     this.paintText(state, isReplay);
@@ -405,7 +405,7 @@ class SystemCard {
       const unit = this.model.joiner && write.unit.endsWith(this.model.joiner)
         ? write.unit.slice(0, -this.model.joiner.length) : write.unit;
       const start = state.text.indexOf(unit, cursor);
-      // Text that the detokeniser has changed stands without a tone.
+      // Text that the detokeniser has changed gets no tone.
       if (start < 0 || start > cursor + unit.length + 8) continue;
       if (start > cursor) parts.push(state.text.slice(cursor, start));
       const span = element("span", { className: "unit", title: describe(write, this) }, unit);
@@ -429,7 +429,7 @@ class SystemCard {
     if (!state?.units.length) return;
     const svg = drawGrid(state, this, box.clientWidth);
     box.replaceChildren(svg);
-    // Where the picture is wider than its place, the path's end stays in sight.
+    // If the figure is wider than its box, the path's end stays visible.
     box.scrollLeft = svg.querySelector(".dot").cx.baseVal.value - 0.8 * box.clientWidth;
     const legend = this.root.querySelector(".grid-legend");
     if (legend.childElementCount) return;
@@ -483,11 +483,11 @@ class App {
   constructor({ models, limits, examples }) {
     Object.assign(this, { models, limits, examples });
     this.cards = [];
-    this.words = []; // what has been handed over, and whether the line has ended
+    this.words = []; // words handed over, and whether the line has ended
     this.hasEnded = false;
     this.fed = 0;
     this.stream = null;
-    this.run = 0; // counts streams: what belongs to an earlier one is dropped
+    this.run = 0; // counts streams: events of an earlier one are dropped
     this.coming = []; // words of a pasted text that have not been handed over
     this.setSystems(models.length > 1 ? 2 : 1);
     this.wire();
@@ -513,7 +513,7 @@ class App {
 
   wire() {
     const word = $("word");
-    // Spaces within what an input method is composing end no word.
+    // Spaces do not end a word while an input method is composing.
     word.addEventListener("input", (event) => {
       if (event.isComposing) this.paintSource();
       else this.take(word.value, performance.now());
@@ -561,14 +561,14 @@ class App {
         return element("li", {}, button);
       }));
     }
-    // A page that is closed frees its stream, at once or when it is not heard of any more.
+    // A page that is closed frees its stream, at once or after the stream has been idle.
     setInterval(() => {
       if (this.stream) fetch(`streams/${this.stream}/events`, { method: "HEAD" }).catch(() => {});
     }, 1000 * IDLE / 3);
     addEventListener("pagehide", () => {
       clearTimeout(this.speaker);
       clearTimeout(this.later);
-      // The browser may have broken off a request first, and with it what was to free the stream.
+      // The browser may have aborted a request first, and with it the code that would free the stream.
       this.stream ??= this.latest;
       this.drop();
       this.isPumping = true; // no further request
@@ -706,14 +706,14 @@ class App {
     const text = this.words.slice(this.fed).join(" ");
     const isEnd = this.hasEnded;
     const count = this.words.length;
-    // Of several words at once nobody knows which one decided.
+    // With several words at once it is unknown which one triggered the output.
     const began = count - this.fed + isEnd > 1 ? null : time;
     let response;
     try {
       response = await ask("POST", `streams/${this.stream}/words`, { text, end: isEnd });
     } catch (error) {
       if (error.status !== 404) throw error;
-      // It was idle for too long: all words once more.
+      // The stream was idle for too long: send all words again.
       this.stream = null;
       this.fed = 0;
       return;
@@ -741,7 +741,7 @@ class App {
       card.paint();
       if (!card.hasNews || time === null) continue;
       card.hasNews = false;
-      // When the words are on the screen, not when they have come.
+      // The time when the words are on the screen, not when they arrived.
       requestAnimationFrame(() => setTimeout(() => {
         card.delays.push(performance.now() - time);
         card.paintNumbers(card.state);

@@ -214,7 +214,7 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     assert empty > 1
     assert [table.title for table in section.tables] == [
         "BLEU by reference length (percent; in brackets: 95 %)",
-        f"BLEU by length ratio (percent; without {empty} sentences of which it is not known; in "
+        f"BLEU by length ratio (percent; without {empty} sentences for which it is not known; in "
         "brackets: 95 %)",
         "Sentence BLEU by difficulty (percent; in brackets: 95 %)",
         "Sentences by sentence BLEU (percent of the 300 sentences; in brackets: 95 %)",

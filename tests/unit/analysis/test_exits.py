@@ -117,7 +117,7 @@ def test_alike_in_each_sentence() -> None:
     assert alike.is_by_sentence
     report = exits_section([alike])
     assert report.values["systems"][0]["exits_by_sentence"]
-    assert "Of verified exits" in report.text and "not how many blocks ran" in report.text
+    assert "For verified exits" in report.text and "not how many blocks ran" in report.text
     rows = report.values["systems"][0]["sentences_by_exit_and_confidence"]["exits"]
     assert rows == [1, 2, 3, 4]
     assert correlation(numpy.array([1, 2, 3]), numpy.array([6.0, 4.0, 2.0])) == pytest.approx(-1)

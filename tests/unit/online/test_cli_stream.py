@@ -403,7 +403,8 @@ def test_a_policy_that_translates_offline_is_told(stream: Stream, tmp_path: Path
             for trace in read_traces(traces)
             if trace.source
         ]
-        at_limit = f"Later least = {least} in {sum(limits)} of 3 sentences. If those of `--k inf`"
+        counted = f"Later least = {least} in {sum(limits)} of 3 sentences."
+        at_limit = f"{counted} If translations with `--k inf`"
         assert (at_limit in message) == (sum(limits) > 1)
 
 

@@ -472,11 +472,14 @@ def _decide(name: str) -> Tensor:
 def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     for text, message in (
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
-        ("Other", r"own\.py:\d+: `Other` is no reading policy: it must be a subclass"),
+        ("Other", r"own\.py:\d+: `Other` is not a reading policy: it must be a subclass"),
         (f"{own}:Other", "Write `class Other\\(Policy\\)`"),
-        ("Bare", r"own\.py:\d+: the .* `Bare` is no dataclass: `margin`, `floor` would be ignored"),
+        (
+            "Bare",
+            r"own\.py:\d+: the .* `Bare` is not a dataclass: `margin`, `floor` would be ignored",
+        ),
         ("Bare margin=0.3", r"Write `@dataclasses.dataclass\(frozen=True\)` above `class Bare`"),
-        ("Derived", "`Bare` is no dataclass: `margin`, `floor` would be ignored"),
+        ("Derived", "`Bare` is not a dataclass: `margin`, `floor` would be ignored"),
         ("Mute", "has no method `decide`"),
         (f"{own}:Margn", "own.py does not define `Margn`. Did you mean `Margin`"),
         (f"{own}", "names only a file. Name what it defines: `.*own.py:NAME`"),
@@ -507,7 +510,7 @@ def test_several_unknown_names_are_all_told(own: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             read(["confidnce", "Other"])
         assert "Did you mean `confidence`?" in caught.value.faults[0]
-        assert "`Other` is no reading policy" in caught.value.faults[1]
+        assert "`Other` is not a reading policy" in caught.value.faults[1]
         assert not caught.value.advice
 
 

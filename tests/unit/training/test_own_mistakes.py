@@ -87,8 +87,8 @@ def check_changed(toy_dataset: Path, tmp_path: Path, refused: Callable[..., str]
         ("    def check(self, model):\n        pass\n", "", "has no method `check`"),
         ("loss(self, model, batch)", "loss(self, batch)", "method `loss` with other parameters"),
         ("        return dataclasses", "        dataclasses", "a NoneType in place of LossParts"),
-        ("parts.total * ", "batch.source_lengths * parts.total * ", "which is no single number"),
-        ("replace(parts, ", "replace(parts, tokens=0, ", "no whole number above 0, but 0"),
+        ("parts.total * ", "batch.source_lengths * parts.total * ", "which is not a single number"),
+        ("replace(parts, ", "replace(parts, tokens=0, ", "not a whole number above 0, but 0"),
         (
             "replace(parts, ",
             "replace(parts, nll=parts.nll * float('nan'), ",

@@ -53,14 +53,14 @@ def test_a_negative_loss_is_saved_and_resumed(
     [
         (torch.zeros(()), "a Tensor in place of LossParts"),
         (LossParts(torch.zeros(()), 1, torch.zeros(())), "a `total` without a gradient"),
-        (LossParts(torch.ones((), requires_grad=True), 1, 0.5), "a `nll` that is no tensor"),  # type: ignore[arg-type]
+        (LossParts(torch.ones((), requires_grad=True), 1, 0.5), "a `nll` that is not a tensor"),  # type: ignore[arg-type]
         (
             LossParts(torch.ones((), requires_grad=True), 1, torch.zeros(()), {"kept": 1}),  # type: ignore[dict-item]
-            "a `kept` that is no tensor",
+            "a `kept` that is not a tensor",
         ),
         (
             LossParts(torch.ones((), requires_grad=True), 1, torch.zeros(()), criterion=0.5),  # type: ignore[arg-type]
-            "a `criterion` that is no tensor",
+            "a `criterion` that is not a tensor",
         ),
         *(
             (
