@@ -316,8 +316,8 @@ class UndoArguments(SegmentArguments):
 def undo(arguments: UndoArguments) -> None:
     """Join subword units into words.
 
-    A line that begins with `▁` is treated as SentencePiece, unless a unit ends in `@@` and the next
-    does not begin with `▁`. `--method bpe` leaves every `▁` as it is.
+    A line that begins with `▁` is treated as SentencePiece, unless a unit ends in `@@` and the
+    next does not begin with `▁`. `--method bpe` leaves every `▁` as it is.
     """
     from itertools import pairwise
 

@@ -54,9 +54,7 @@ PICTURE_RULES = [
         "{other} makes its own pictures: leave {option} out.",
     ),
     Requires("toy_seed", "toy_pictures", "{option} belongs to `--toy-pictures N`: leave it out."),
-    Needs(
-        "captions", "toy_pictures", "{option} is missing: `--features` and `--restval` need it."
-    ),
+    Needs("captions", "toy_pictures", "{option} is missing: `--features` and `--restval` need it."),
     Needs(
         "features", "toy_pictures", "{option} is missing: name the file of the pictures' features."
     ),

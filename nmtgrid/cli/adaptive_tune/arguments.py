@@ -44,8 +44,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     samples: int = option("Threshold vectors to sample and replay.", "N", default=10_000)
     budget: float = option(
-        "Width of the ranges of average exit, in blocks for every objective; less than the number "
-        "of decoder blocks. The best vectors of each range are decoded.",
+        "Width of the ranges of average exit, in blocks for every objective; at most the number of "
+        "decoder blocks minus one. The best vectors of each range are decoded.",
         "WIDTH",
         default=0.5,
     )

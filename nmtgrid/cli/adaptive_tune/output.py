@@ -79,7 +79,7 @@ class Report:
         return [self.arguments.split, *tests]
 
     def lost(self) -> list[float]:
-        """Return the budgets that none of their vectors met when decoded, but only in the replay."""
+        """Return the budgets that vectors met in the replay, but none of them when decoded."""
         replayed = [choice.replayed.average_exit for choice, _ in self.finalists if choice.replayed]
         decoded = [row.tuned.average_exit for _, row in self.finalists]
         # A calibration aims at a loss and not at budgets, so it cannot miss any.

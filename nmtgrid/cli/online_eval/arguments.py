@@ -130,7 +130,7 @@ class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
         min=0,
     )
     baseline: str | None = option(
-        "Compare all curves with wait-k of this MODEL.  [default: each with its own model's wait-k]",
+        "Compare all curves with wait-k of this MODEL.  [default: with wait-k of the same model]",
         "NAME",
     )
     clock: bool = flag(

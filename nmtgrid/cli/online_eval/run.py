@@ -107,7 +107,7 @@ def print_skipped(
     """Print how many sentences have no latency, by title if the numbers differ.
 
     With several titles, those without any YAAL are left out, as the table shows it. A warning names
-    the `settings` with which most sentences are translated offline although they are not offline.
+    the `settings`, other than offline ones, that translate most sentences offline.
     """
     skipped = {title: latency.skipped for title, latency in latencies.items()}
     # Skipped sentences have no YAAL either and would otherwise be reported twice.

@@ -81,7 +81,7 @@ def test_outputs_that_cannot_be_are_told_first(
     assert "`--out exits` is a model directory: name another folder" in said(Path("exits"))
     assert unusable("--out", tmp_path / "new" / "deep") == []
     _read_only(monkeypatch, tmp_path)
-    assert f"cannot be written: {tmp_path} may only be read" in said(tmp_path / "new" / "deep")
+    assert f"cannot be written: {tmp_path} is read-only" in said(tmp_path / "new" / "deep")
     assert "cannot be written" in said(tmp_path / "r.json")
 
 

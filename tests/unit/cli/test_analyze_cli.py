@@ -181,8 +181,8 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
 def test_options_without_effect(tmp_path: Path, refused: Callable[..., str]) -> None:
     for command, message in (
         ("compare a b -r r --seed 3", "add `--bootstrap N` or `--randomisation N`"),
-        ("latency a --title T", "`--title` is that of the picture: add `--out FILE`"),
-        ("exits a --line 3 --examples 2 --json r", "so that `--examples` would be ignored"),
+        ("latency a --title T", "`--title` is that of the figure: add `--out FILE`"),
+        ("exits a --line 3 --examples 2 --json r", "so `--examples` would be ignored"),
     ):
         assert message in refused("analyze", *command.split())
     assert not (tmp_path / "r").exists()

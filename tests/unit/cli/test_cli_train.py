@@ -683,7 +683,7 @@ REFUSED_AT_ONCE = {
     "init": (["--init", "{tmp}/none"], "no model directory"),
     "a report of settings": (["--dump-config", "{tmp}/a", "--json", "{tmp}/b"], "`--json` would"),
     "two things instead": (["--dump-config", "{tmp}/a", "--dry-run"], "`--dry-run` would be ign"),
-    "list": (["--list"], "so that DATA, `--out`, `--set`, `--max-updates` would be ignored."),
+    "list": (["--list"], "so DATA, `--out`, `--set`, `--max-updates` would be ignored."),
     "init from a dataset": (["--init", "{data}"], "is a dataset, not a model directory"),
 }
 

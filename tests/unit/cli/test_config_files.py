@@ -250,7 +250,7 @@ def test_faults_are_named_by_file_and_line(
 def test_a_list_of_settings_takes_no_file(tmp_path: Path, refused: Callable[..., str]) -> None:
     path = written(tmp_path, 'arch = "transformer"\n')
     message = refused("train", "--list", "--config", path)
-    assert "so that `--config` would be ignored." in message
+    assert "so `--config` would be ignored." in message
 
 
 def test_what_is_no_text_is_refused(
