@@ -327,7 +327,7 @@ WRONG_OPTIONS = [
     ("decode MODEL", "[set.search]\n\nbean = 1\n", [":3: `--set bean`"]),
     ("decode MODEL", "[set]\nmax_length_b = 1\nmax_length_a = -1\n", [":3: `search.max_length_a`"]),
     ("decode MODEL", "beam = 2\n[set]\nseed = 1\nbeam = 3\n", [":4: `--set beam` and `--beam`"]),
-    ("decode MODEL", "[search]\nbeam = 3\n", [":1: `search`", "stand in the table `[set]`"]),
+    ("decode MODEL", "[search]\nbeam = 3\n", [":1: `search`", "go into the table `[set]`"]),
     ("decode MODEL", "[set]\nsearch.bean = 1\n", [":2: `--set bean`"]),
     ("decode MODEL", "[set]\nseed = 2000-01-01\n", [":2: `--set seed` must be a whole number"]),
     ("decode MODEL", "k = 3\n", [":1: `--k` belongs to `--stream`"]),

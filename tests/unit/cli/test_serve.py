@@ -744,7 +744,7 @@ def test_command_from_start_to_sigterm(home: Path) -> None:
     assert "Finishing" in process.stderr.read()
 
 
-# What the documentation says.
+# As documented.
 
 _COMMANDS = re.compile(r"^```sh\n(curl.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -769,7 +769,7 @@ def test_documented_requests(models: Models, tmp_path: Path) -> None:
     assert server.end(10)
 
 
-# What a visitor sees.
+# As a visitor sees it.
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")

@@ -43,7 +43,7 @@ def on_two_ranks(module: str, arguments: Sequence[object], *folders: Path) -> li
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     forks = multiprocessing.get_context("forkserver")
-    # What torch loads with the first optimiser takes as long as torch itself.
+    # The modules that torch loads with the first optimiser take as long as torch itself.
     forks.set_forkserver_preload(
         ["tests.unit.helpers.train_command", "nmtgrid.cli.train.run", "torch._dynamo"]
     )
