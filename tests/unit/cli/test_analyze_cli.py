@@ -168,7 +168,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, "--attention", "--heuristic", "union"), "with `--attention` there are none"),
         (
             (slow, "--alignments", home / "gold", "--heuristic", "union"),
-            "`--heuristic` is for links that are learned; with `--alignments`",
+            "`--heuristic` is for learned links; with `--alignments`",
         ),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
         ((slow, "--reference", tmp_path / "few"), "few: it has 9 lines, but there are traces of"),
