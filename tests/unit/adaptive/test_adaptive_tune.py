@@ -425,7 +425,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --name verified", "cannot be named `verified`"),
         ("exits --data data --name auto", "`--name`: Settings of early exit cannot be named"),
         ("exits --data data --budget 2.1", "`--budget` must be from 0.01 to 2, but is 2.1"),
-        ("seq --data data --samples 9", "no thresholds to tune, so that `--samples` would"),
+        ("seq --data data --samples 9", "no thresholds to tune, so `--samples` would"),
         ("seq --data data --allow-loss 1 --candidates 2", "`--candidates` would be ignored"),
         ("seq --data data --judge references --budget 9", "`--budget` must be from 0.01 to"),
         ("seq --data data --judge references --budget 9", "`--judge` would be ignored"),

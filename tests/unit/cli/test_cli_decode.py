@@ -157,7 +157,7 @@ def test_an_interruption_leaves_the_lines_that_were_finished(
     for path, old, part in zip((out, traces), whole, parts, strict=True):
         # The first window of two lines; the earlier file is unharmed.
         assert part == b"".join(old.splitlines(keepends=True)[:2])
-        assert f"finished are in {path}.partial." in shown
+        assert f"the finished lines are in {path}.partial." in shown
     assert (gzip.decompress(out.read_bytes()), traces.read_bytes()) == whole
 
 
