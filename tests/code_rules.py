@@ -1,8 +1,8 @@
-"""The rules that the package's sources obey, read with `ast`: layers, imports, names, sizes.
+"""Rules for the package's source code, checked with `ast`: layers, imports, names, sizes.
 
-`violations(root)` returns one line for each breach of a rule without exceptions. Counts that are
-not zero yet stand in `tests/code_baseline.json` and may only fall: `measure(root)` counts, and
-`python -m tests.count_code --lower` writes lower counts into that file.
+`violations(root)` returns one line for each violation of a rule without exceptions. Counts that are
+not yet zero are recorded in `tests/code_baseline.json` and may only decrease: `measure(root)`
+counts, and `python -m tests.count_code --lower` writes lower counts to that file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYERS = {
     "convert": 4, "training": 5, "online": 6, "adaptive": 6, "smoothing": 6, "analysis": 7,
     "serve": 7, "cli": 8,
 }  # fmt: skip
-"""A module imports its own package or one of a lower number."""
+"""A module may import its own package, or packages with a lower number."""
 
 IMPORTED_BY = {
     "torch": "*",
@@ -39,7 +39,7 @@ IMPORTED_BY = {
     "ctranslate2": "convert/to_ctranslate2.py",
     "simuleval": "online/simuleval_agent.py",
 }
-"""Each third-party package, and the only files that import it."""
+"""Each third-party package, with the only files that may import it."""
 
 PICKLES = {"pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 STORES = {
@@ -47,20 +47,20 @@ STORES = {
     *(f"{package}.{name}" for package in ("np", "numpy")
       for name in ("load", "save", "savez", "savez_compressed")),
 }  # fmt: skip
-"""Functions that pickle, or may."""
+"""Functions that pickle, or may pickle."""
 PROTOCOL = {"api", "card", "directory", "zoo"}
-"""What search and training may import of models: never one architecture."""
+"""Modules of `models` that search and training may import: never a specific architecture."""
 BANNED_NAMES = {
     "held", "found", "given", "wanted", "told", "made", "one", "place", "deed", "ready",
 }  # fmt: skip
-"""Variables and arguments that say nothing of what they are."""
+"""Names of variables and arguments that do not describe what they are."""
 MODULES_PER_FOLDER = 15
 LONG_FUNCTION, LONGEST_FUNCTION = 60, 120
-"""Lines."""
+"""Maximum number of lines."""
 MAY_HAVE_ONE_IMPORTER = (
     "layers/kernels/*", "*config.py", "convert/*", "cli/*", "__main__.py", "*__init__.py",
 )  # fmt: skip
-"""Kernels, configurations that load no torch, converters and subcommands."""
+"""Kernels, configurations that do not load torch, converters and subcommands."""
 REGISTRY = "models/zoo.py"
 """Imports each architecture to list it."""
 
@@ -94,11 +94,11 @@ def violations(root: Path) -> list[str]:
 
 
 def measure(root: Path) -> dict[str, Any]:
-    """Return the counts that may only fall.
+    """Return the counts that may only decrease.
 
     `banned_names`: for each package and for benchmarks/, docs/, recipes/ and tests/, how often
-    variables and arguments have a name of `BANNED_NAMES`; `single_importer`: modules with one
-    importer, in the same folder; `long_functions`: those over `LONG_FUNCTION` lines.
+    variables and arguments have a name of `BANNED_NAMES`; `single_importer`: modules with only one
+    importer, in the same folder; `long_functions`: those with more than `LONG_FUNCTION` lines.
     """
     package = root / "nmtgrid"
     names: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def measure(root: Path) -> dict[str, Any]:
 
 
 def risen(counts: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
-    """Return what is more in `counts` than in `baseline` (both from `measure`)."""
+    """Return the entries that are higher in `counts` than in `baseline` (both from `measure`)."""
     names = baseline["banned_names"]
     messages = [
         f"{package}/: {count} variables or arguments are called one of "
@@ -153,7 +153,7 @@ def risen(counts: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
 def _banned(tree: ast.AST) -> int:
     """Return how many variables and arguments of a module have a banned name.
 
-    Names that it imports, such as `given` of hypothesis, are others' choice.
+    Imported names, such as `given` of hypothesis, are not counted.
     """
     nodes = list(ast.walk(tree))
     imported = {
@@ -174,7 +174,7 @@ def _functions(tree: ast.AST) -> Iterator[tuple[ast.FunctionDef, int]]:
 
 
 def _imports(tree: ast.AST, path: Path, package: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, full module name) for each import, wherever it stands."""
+    """Yield (line, full module name) for each import, also within functions."""
     here = ["nmtgrid", *path.relative_to(package).with_suffix("").parts]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -195,7 +195,7 @@ def _imported_files(
 
 
 def _file(module: str, package: Path) -> str | None:
-    """Return the path inside the package of `module`, or None where it is no file of ours."""
+    """Return the path of `module` inside the package, or None if it is not part of the package."""
     head, *rest = module.split(".")
     if head != "nmtgrid":
         return None

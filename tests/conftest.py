@@ -1,4 +1,4 @@
-"""What all tests share: one thread, a fixed seed, and which marked tests are skipped where."""
+"""Shared by all tests: a single thread, a fixed seed, and conditions for skipping marked tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nmtgrid.base import console
 
 PROJECT = Path(__file__).resolve().parent.parent
 ROOM = 2**30
-"""Bytes that must be free in memory for what tests write, many times as much."""
+"""Minimum free space in memory, in bytes, for test files: many times as much as tests write."""
 
 
 def recipe_module(name: str) -> ModuleType:
-    """Return the program recipes/NAME.py, which lies outside of all packages, as a module."""
+    """Return the program recipes/NAME.py, which is outside of all packages, as a module."""
     spec = importlib.util.spec_from_file_location(name, PROJECT / f"recipes/{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,9 +29,9 @@ def recipe_module(name: str) -> ModuleType:
 
 
 def pytest_configure() -> None:
-    """Let the files of `tmp_path` lie in memory, if it has room: tests would wait for disks.
+    """Put the files of `tmp_path` in memory, if it has room, so that tests do not wait for disks.
 
-    Tables have the width that tests give them, not that of this terminal.
+    Tables have the width that tests give them, not that of the terminal.
     """
     os.environ.pop("COLUMNS", None)
     memory = Path("/dev/shm")
@@ -42,11 +42,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU or real data where there is none."""
+    """Skip tests that need a GPU or real data if there is none."""
     no_gpu = pytest.mark.skip(reason="no CUDA device here")
     no_data = pytest.mark.skip(reason="NMTGRID_DATA names no folder")
     for item in items:
-        # Not by keywords: the names of the folders above are among them.
+        # Not by keywords, which include the names of the parent folders.
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
         if item.get_closest_marker("real") and not os.environ.get("NMTGRID_DATA"):
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Let Python look for garbage among what tests make, not among themselves."""
+    """Exclude the collected tests from garbage collection, but not the objects they create."""
     gc.disable()
     try:
         return (yield)
@@ -66,10 +66,10 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """Start each test with the same random state; leave no setting of torch behind."""
+    """Start each test with the same random state; restore torch's settings afterwards."""
     torch.set_num_threads(1)
-    torch.backends.cudnn.allow_tf32 = False  # as the command line has it
-    # Not by torch.manual_seed, which notes a traceback for each kind of device that is not there.
+    torch.backends.cudnn.allow_tf32 = False  # as on the command line
+    # Not with torch.manual_seed, which records a traceback for each missing kind of device.
     torch.default_generator.manual_seed(1)
     kind = torch.get_default_dtype()
     yield
@@ -90,7 +90,7 @@ def project() -> Path:
 
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Everything that is said, warned of and refused."""
+    """All printed lines, warnings and errors."""
     lines: list[str] = []
     monkeypatch.setattr(console, "say", lines.append)
     monkeypatch.setattr(console, "warn", lines.append)

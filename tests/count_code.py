@@ -1,11 +1,11 @@
-"""Counts how large the code is, and how much of it one command passes through.
+"""Measures the size of the code, and how much of it one command runs.
 
     python -m tests.count_code                         # modules, lines, comments, functions
     python -m tests.count_code --lower                 # and lower tests/code_baseline.json
     python -m tests.count_code trace [--list] decode MODEL FILE --out X
 
-`trace` runs one command of `nmtgrid` in this process and counts the package's own functions and
-files that are entered, without lambdas, comprehensions and what runs on import.
+`trace` runs one command of `nmtgrid` in this process and counts the package's functions that are
+called, and their files, without lambdas, comprehensions and code that runs on import.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def sizes(folder: Path) -> dict[str, int]:
 
 
 def _is_marker(path: Path) -> bool:
-    """Whether an `__init__.py` holds nothing but a docstring."""
+    """Return whether an `__init__.py` contains nothing but a docstring."""
     return all(
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         for node in ast.parse(path.read_text(encoding="utf-8")).body
@@ -61,7 +61,7 @@ def _is_marker(path: Path) -> bool:
 
 
 def trace(arguments: Sequence[str]) -> tuple[int, dict[str, set[str]]]:
-    """Run `nmtgrid` with `arguments`; return its exit code and, by file, the functions entered."""
+    """Run `nmtgrid` with `arguments`; return its exit code and the functions called, by file."""
     from nmtgrid.cli import app
 
     package = str(ROOT / "nmtgrid") + "/"

@@ -1,15 +1,15 @@
-"""Plants faults in the code, one at a time, and counts how many of them the tests notice.
+"""Mutation testing: plants faults in the code, one at a time, and counts those that tests detect.
 
     python -m tests.mutants nmtgrid/search [MORE...] [--tests tests/unit ...] [--sample N]
         [--seed S] [--workers N] [--seconds N] [--json FILE] [--again FILE]
 
-The tests, but for those that are marked slow, are collected once and run once, to learn which of
-them enter which function. Then a process is forked for each fault: it exchanges the function's
-code and runs the tests that enter it, the quickest first, until one fails. A fault that all of them
-let pass, or all that fit into `--seconds`, has survived. Tests that start a process of their own
-see nothing of it there, so the count errs on the low side; a fault that changes nothing that anyone
-could see counts as one that survived. `--again` plants only those that no test detected in an
-earlier `--json FILE`, for other tests or new ones, and counts them anew among all of that file.
+All tests that are not marked slow are collected and run once, to find out which tests call which
+function. Then a process is forked for each fault: it replaces the function's code and runs the
+tests that call it, fastest first, until one fails. A fault survives if all of these tests pass, or
+all that fit into `--seconds`. Tests that start another process do not see the fault there, so the
+number of detected faults is a lower bound; a fault without any observable effect counts as a
+survivor. `--again` plants only the faults that no test detected in an earlier `--json FILE`, for
+other or new tests, and recounts all faults of that file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# A test that takes so many times longer with a fault, and at least so many seconds, detects it.
+# A test detects a fault if it takes this many times longer with it, and at least this many seconds.
 _PATIENCE, _LEAST_PATIENCE = 5, 30
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -54,7 +54,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A changed function: `code` takes the place of the one that begins in `first_line`."""
+    """A changed function: `code` replaces that of the function that begins in `first_line`."""
 
     path: str
     function: str
@@ -69,7 +69,7 @@ class Fault:
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
-    """Yield each change of one node: what it is, and what takes the node's place (None: pass)."""
+    """Yield each change of a node: its description, and the node's replacement (None: pass)."""
     changed: Any
     match node:
         case ast.Compare(ops=[operator]):
@@ -115,7 +115,7 @@ def _is_none(node: ast.AST | None) -> bool:
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts `new` in the place of the one node `old`."""
+    """Replaces the node `old` with `new`."""
 
     def __init__(self, old: ast.AST, new: ast.AST | None) -> None:
         self._old, self._new = old, new
@@ -163,7 +163,7 @@ def _compiled(
     tree: ast.Module, old: ast.AST, new: ast.AST | None, path: Path, name: str, line: int
 ) -> types.CodeType | None:
     """Return the code of the function `name` in a module whose node `old` became `new`."""
-    # The transformer changes lists in place: a copy in which `old` is found by its position.
+    # The transformer changes lists in place, so it gets a copy, with `old` found by its position.
     order = list(ast.walk(tree))
     index = next(index for index, node in enumerate(order) if node is old)
     whole = copy.deepcopy(tree)
@@ -204,7 +204,7 @@ def _live_function(fault: Fault) -> types.FunctionType | None:
 
 
 class Mutator:
-    """A pytest plugin that runs the collected tests as the module's docstring says."""
+    """A pytest plugin that runs the collected tests as described in the module's docstring."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Mutator:
         limit: float,
         only: Collection[str] | None = None,
     ) -> None:
-        """`only` are the faults to be planted, as text (None: all, or a sample of them)."""
+        """`only` are the faults to plant, as text (None: all, or a sample of them)."""
         faults = [fault for path in paths for fault in faults_of(path)]
         random.Random(seed).shuffle(faults)
         self.possible = len(faults)
@@ -226,7 +226,7 @@ class Mutator:
         self.outcomes: dict[str, list[Fault]] = {"detected": [], "survived": [], "not executed": []}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run all tests once, and then those that concern each fault."""
+        """Run all tests once, and then, for each fault, those that call its function."""
         entered, seconds = self._baseline(session.items)
         running: dict[int, Fault] = {}
         for number, fault in enumerate(self.faults, start=1):
@@ -254,11 +254,11 @@ class Mutator:
     def _baseline(
         self, items: Sequence[pytest.Item]
     ) -> tuple[dict[tuple[str, int], list[pytest.Item]], dict[pytest.Item, float]]:
-        """Return the tests that enter each function, and how long each test takes."""
+        """Return the tests that call each function, and how long each test takes."""
         entered: dict[tuple[str, int], list[pytest.Item]] = {}
         seconds: dict[pytest.Item, float] = {}
         visited: set[tuple[str, int]] = set()
-        # The functions with a fault note that they run; nothing else is slowed down.
+        # Only the functions with a fault record their calls, so nothing else is slowed down.
         vars(builtins)[_VISITED] = visited
         before = {}
         for fault in self.faults:
@@ -293,7 +293,7 @@ _VISITED = "_nmtgrid_visited_functions"
 
 
 def _noting(fault: Fault) -> types.CodeType:
-    """Return the code of a fault's function without the fault: it notes first that it runs."""
+    """Return the code of a fault's function without the fault, which first records the call."""
     path = ROOT / fault.path
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node = next(node for name, node in _functions(tree, "") if name == fault.function)
@@ -313,9 +313,9 @@ def _run_changed(
     tests: Sequence[pytest.Item],
     seconds: dict[pytest.Item, float],
 ) -> None:
-    """Run the tests with another code in `function`; end with 1 when one of them fails."""
+    """Run the tests with changed code in `function`; exit with 1 when one of them fails."""
     code_of_exit = 1
-    # Whatever happens, this process must not go on as if it were the first one.
+    # Whatever happens, the forked process must not continue as if it were the parent.
     with contextlib.suppress(BaseException):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
@@ -338,12 +338,12 @@ def _passes(item: pytest.Item) -> bool:
 
 
 def report(mutator: Mutator, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the counts, and each fault that survived or that no test entered."""
+    """Return the counts, and each fault that survived or whose function no test called."""
     names = {name: {str(fault) for fault in faults} for name, faults in mutator.outcomes.items()}
     survivors, unentered = names["survived"], names["not executed"]
     count, planted = len(mutator.outcomes["detected"]), len(mutator.faults)
     if earlier is not None:
-        # What these tests do not enter may have survived earlier ones.
+        # Faults in functions that these tests do not call may have survived earlier tests.
         before = set(earlier["survivors"])
         survivors, unentered = survivors | (unentered & before), unentered - before
         planted = earlier["planted"]

@@ -1,12 +1,12 @@
-"""What the toolkit computes, captured as JSON, so that two checkouts can be compared.
+"""Captures the toolkit's results as JSON, so that two checkouts can be compared.
 
     python same_output.py --checkout DIR --work FOLDER OUT.json
     python same_output.py --compare A.json B.json [--renamed OLD=NEW ...]
 
-Each case of same_output.toml is one or more command lines on the embedded corpora, of which every
-file is kept that they write: numbers in full, arrays as checksums, pictures and pages only as being
-there. What depends on the clock or on a version is left out. Both captures must be made on the same
-machine: other processors round differently.
+Each case of same_output.toml is one or more command lines on the embedded corpora. All files that
+they write are captured: numbers in full, arrays as checksums, figures and pages only by their
+existence. Values that depend on the clock or on a version are left out. Both captures must be made
+on the same machine: other processors round differently.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ UNSTABLE = re.compile(
     r"(^|[_.])(seconds?|minutes|times?|elapsed|speed|speedup|clock|machine|memory|versions?"
     r"|sha256|sealed|digest|check|checksum)($|[_.])"
 )
-"""Names of values that are left out."""
+"""Names of the values that are left out."""
 LONGEST = 24
-"""Of longer lists the beginning is kept, beside a checksum of the whole."""
+"""Longer lists are cut to this length, with a checksum of the whole."""
 PICTURES, RECORDS = {".png", ".svg", ".html"}, {".jsonl", ".log"}
 SLOW_IMPORTS = "torch", "torch._dynamo", "torch.distributed.fsdp", "sacremoses", "sacrebleu"
-"""Packages that every command would read anew: they take longer than what it computes."""
+"""Packages that every command would import again, which takes longer than its computations."""
 
 
 def training(spec: str, cases: dict[str, dict[str, str]], seed: int) -> str:
-    """Return the command that trains what `spec` says."""
+    """Return the command that trains according to `spec`."""
     arch, *words = spec.split()
     corpus, preset = ("pictures", "toy-pictures") if "caption" in arch else ("data", "toy")
     settings: dict[str, str] = {}
@@ -56,7 +56,7 @@ def training(spec: str, cases: dict[str, dict[str, str]], seed: int) -> str:
 
 
 def read_cases(seed: int) -> dict[str, str]:
-    """Return the command lines of each case by its name, in the order in which they build up."""
+    """Return the command lines of each case by name, in the order in which they build up."""
     cases = tomllib.loads(CASES.read_text())
     names = cases["names"]
     while any("$" in value for value in names.values()):
@@ -69,9 +69,9 @@ def read_cases(seed: int) -> dict[str, str]:
 
 
 def run(work: Path, name: str, commands: str) -> dict[str, Any]:
-    """Run the commands of the case `name` in `work`; return what they wrote there, by file.
+    """Run the commands of the case `name` in `work`; return the content of the files they wrote.
 
-    A command that fails ends the case, and is its fault.
+    A command that fails ends the case, which reports the failure.
     """
     (work / name).mkdir()
     for command in commands.replace("{}", name).split(" ; "):
@@ -86,7 +86,7 @@ def run(work: Path, name: str, commands: str) -> dict[str, Any]:
 
 
 def _become(words: list[str], work: Path, output: str) -> None:
-    """Turn this process into `python -m nmtgrid WORDS` in the folder `work`, and end it."""
+    """Run `python -m nmtgrid WORDS` in the folder `work` in this process, and exit."""
     code: int | str | None = 0
     try:
         os.chdir(work)
@@ -105,7 +105,7 @@ def _become(words: list[str], work: Path, output: str) -> None:
 
 
 def content(path: Path) -> Any:
-    """Return what is compared of a file."""
+    """Return the content of a file that is compared."""
     if path.suffix in PICTURES:
         return "there" if path.stat().st_size else "empty"
     if path.suffix == ".safetensors":
@@ -117,7 +117,7 @@ def content(path: Path) -> Any:
 
 
 def arrays(data: bytes) -> dict[str, Any]:
-    """Return checksums of a safetensors file and of its arrays, whatever these are called."""
+    """Return checksums of a safetensors file and of its arrays, regardless of their names."""
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
     places = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
@@ -126,7 +126,7 @@ def arrays(data: bytes) -> dict[str, Any]:
 
 
 def stable(value: Any) -> Any:
-    """Return `value` without what depends on the clock or a version, its long lists cut."""
+    """Return `value` without the parts that depend on the clock or a version; cut long lists."""
     if isinstance(value, dict):
         return {key: stable(item) for key, item in value.items() if not UNSTABLE.search(key)}
     if not isinstance(value, list):
@@ -143,7 +143,7 @@ def checksum(value: Any) -> str:
 
 
 def leaves(value: Any, renamed: dict[str, str], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each plain value in `value`."""
+    """Yield the path and the text of each scalar in `value`."""
     if isinstance(value, dict | list) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
@@ -153,7 +153,7 @@ def leaves(value: Any, renamed: dict[str, str], path: str = "") -> Iterator[tupl
 
 
 def compare(first: Path, second: Path, renamed: dict[str, str], match: str) -> int:
-    """Print what differs between two captures, in cases so named; return 1 if anything does."""
+    """Print the differences of two captures in the matching cases; return 1 if there are any."""
     captures = [json.loads(path.read_text()) for path in (first, second)]
     chosen = [{n: case for n, case in c.items() if re.search(match, n)} for c in captures]
     before, after = dict(leaves(chosen[0], renamed)), dict(leaves(chosen[1], {}))
@@ -166,7 +166,7 @@ def compare(first: Path, second: Path, renamed: dict[str, str], match: str) -> i
 
 
 def capture(checkout: Path, work: Path, seed: int, match: str) -> dict[str, Any]:
-    """Return what the cases write, corpora always, others where `match` is found in their names."""
+    """Return the output of the first case, and of those with `match` in their names."""
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout.resolve())}
     sys.path[0] = str(checkout.resolve())
     for package in SLOW_IMPORTS:
@@ -190,8 +190,8 @@ def capture(checkout: Path, work: Path, seed: int, match: str) -> dict[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("out", nargs="?", type=Path, help="where the capture goes")
-    parser.add_argument("--checkout", type=Path, help="the folder that holds the toolkit")
+    parser.add_argument("out", nargs="?", type=Path, help="output file of the capture")
+    parser.add_argument("--checkout", type=Path, help="folder of the checkout to capture")
     parser.add_argument("--work", type=Path, help="a new folder for datasets and models")
     parser.add_argument("--seed", type=int, default=1, help="of the trainings")
     parser.add_argument("--match", default="", help="only cases whose names match this")

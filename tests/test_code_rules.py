@@ -84,7 +84,7 @@ def test_a_crowded_folder_is_caught(tmp_path: Path) -> None:
 
 
 def test_counts_do_not_rise(project: Path) -> None:
-    """What is lower than the baseline is entered there: `python -m tests.count_code --lower`."""
+    """If counts have decreased, lower the baseline: `python -m tests.count_code --lower`."""
     baseline = json.loads(BASELINE.read_text(encoding="utf-8"))
     counts = measure(project)
     assert risen(counts, baseline) == []

@@ -1,4 +1,4 @@
-"""The house: the command line answers at once and explains itself; the project's files agree."""
+"""House rules: the command line responds at once and has help; the project's files agree."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _python(project: Path, code: str, *arguments: str, **environment: str) -> st
 
 
 def test_types(project: Path) -> None:
-    """Checked here, beside other tests, so that no processor waits for it."""
-    # A cache is read where there is one: to write it takes a seventh of the time.
+    """Checked here, in parallel with other tests, so that no processor is idle."""
+    # An existing cache is used, but none is written: that takes a seventh of the time.
     cache = [] if (project / ".mypy_cache").exists() else [f"--cache-dir={os.devnull}"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", *cache],
@@ -120,7 +120,7 @@ def test_completion_loads_nothing_heavy(project: Path, typed: str, offered: list
 def test_help_takes_less_than_half_a_second_of_processor(
     project: Path, arguments: list[str]
 ) -> None:
-    """On a slow or busy machine: in less than three times what typer alone takes to load."""
+    """On a slow or busy machine: less than three times as long as importing typer takes."""
 
     def seconds(code: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -131,7 +131,7 @@ def test_help_takes_less_than_half_a_second_of_processor(
     both = ("import typer.rich_utils", f"from nmtgrid.cli.app import main; main({arguments})")
     rounds: list[tuple[float, float]] = []
     typer, shown = math.inf, seconds(both[1])
-    # Where once is not enough: three times, and more often where other work disturbs them.
+    # If one round is not enough, measure three times, and more often on a busy machine.
     while shown >= 0.5 and (len(rounds) < 3 or (shown >= 3 * typer and len(rounds) < 9)):
         rounds.append((seconds(both[0]), seconds(both[1])))
         typer, shown = (min(times) for times in zip(*rounds, strict=True))
@@ -225,7 +225,7 @@ def test_a_closed_pipe_is_quiet(project: Path) -> None:
 
 
 def test_waiting_threads_do_not_spin_long(project: Path) -> None:
-    """How long is set before torch is loaded, unless the user has set one."""
+    """The spin count is set before torch is loaded, unless the user has set one."""
     code = "import os; from nmtgrid.cli.app import main; main(['--version'])"
     code += "; print(os.environ['GOMP_SPINCOUNT'])"
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
@@ -282,7 +282,7 @@ def test_recipes_tell_their_plan(project: Path, tmp_path: Path, name: str) -> No
     assert done.returncode == 0, done.stderr
     for words in ("nmtgrid preprocess", "nmtgrid bpe learn", "nmtgrid train"):
         assert words in done.stdout
-    # What is tuned is compared by the loss of validation alone; the demo serves what it trained.
+    # Tuning compares only validation losses; the demo serves the model that it trained.
     translates = "nmtgrid decode" in done.stdout or "nmtgrid online-eval" in done.stdout
     assert translates or name in ("tune", "demo")
     assert "--max-minutes 7" in done.stdout and "--seed 3" in done.stdout
@@ -301,7 +301,7 @@ def test_a_cluster_of_any_size_does_the_same_update(project: Path, nodes: int, g
         int(re.findall(rf"batches\.{name}=(\d+)", done.stdout)[0])
         for name in ("accumulation", "max_tokens")
     )
-    # 460,800 tokens, but for what does not divide evenly.
+    # 460,800 tokens, except for a remainder that does not divide evenly.
     assert 460_800 - rounds * nodes * gpus < rounds * nodes * gpus * most <= 460_800
     assert most <= 3600
 
@@ -336,7 +336,7 @@ def test_no_test_is_empty(project: Path) -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                # Most have an assertion of their own: without unparsing, that is seen at once.
+                # Most have an assertion at the top level, which is found without unparsing.
                 if any(isinstance(part, ast.Assert) for part in node.body):
                     continue
                 body = ast.unparse(node)

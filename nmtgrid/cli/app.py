@@ -1,7 +1,7 @@
 """The command `nmtgrid`: assembles the subcommands and turns errors into messages.
 
-A subcommand's file is imported only when it is called or listed, and none of them imports torch
-before it works, so that `--help`, `--version` and shell completion answer at once.
+A subcommand's module is imported only when it is called or listed, and none imports torch before it
+runs, so that `--help`, `--version` and shell completion respond at once.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ COMMANDS = {
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"
 _IMPORT = "NMTGRID_IMPORT"
-"""The environment variable that names files of `--import`, with colons between."""
+"""Environment variable that lists files for `--import`, separated by colons."""
 _NOT_LOADED = (
     "failed to map segment", "cannot allocate memory", "cannot map zero-fill pages",
     "cannot create shared object descriptor", "cannot allocate", "out of memory",
 )  # fmt: skip
-"""What the dynamic linker says where memory is too little for a library, in lower case."""
+"""Messages of the dynamic linker if there is too little memory for a library, in lower case."""
 _LEAST_MEMORY = 640 << 20
-"""Bytes of address space without which torch and its libraries do not load."""
+"""Minimum address space, in bytes, to load torch and its libraries."""
 _RAISE_LIMIT = (
     "Raise the limit that this process runs under (`ulimit -v`, or that of a job or a container)."
 )
@@ -74,9 +74,9 @@ _SMALLER_BATCHES = {
     "online-eval": "Set a smaller `--batch-tokens` or `--beam`.",
 }
 _PAUSE = 10.0
-"""Seconds that a silent process of several waits before it reports an error itself."""
+"""Seconds that a muted process of a distributed run waits before it reports an error itself."""
 _OBJECTS = 10_000
-"""New objects after which Python looks for garbage, 700 to 2,000 by default."""
+"""Number of new objects that triggers a garbage collection; Python's default is 700 to 2,000."""
 _MOMENT = 0.05
 """Seconds before an interruption that Python dropped is raised again."""
 
@@ -84,28 +84,28 @@ _MOMENT = 0.05
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on `arguments` (default: those of the process); return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Before torch is loaded: threads that spin long while they wait for each other slow the work
-    # down tenfold as soon as another process wants a core; not to spin at all costs a quarter.
+    # Set before torch is loaded: threads that busy-wait for each other for long slow the work down
+    # tenfold as soon as another process needs a core; not spinning at all costs a quarter.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    if sys.stderr is None:  # closed by whoever called, as by `2>&-`
+    if sys.stderr is None:  # closed by the caller, as with `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     words, debug, imports = general_options(words)
     signals: list[int] = []
     try:
         with _interruptible(signals), warnings.catch_warnings(), _checked_limit():
-            # What is wrong, without where in the code it was noticed.
+            # Print the message only, without the line of code that issued it.
             warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
             return _attempt(words, debug, imports, signals)
-    except KeyboardInterrupt:  # at any point, also while a fault is reported
+    except KeyboardInterrupt:  # at any point, even while an error is reported
         pass
     console.say("Interrupted.")
     return 128 + signals[0] if signals else INTERRUPTED
 
 
 def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    """Return the words without the options of all commands, and the values of these options.
+    """Return the words without the global options, and the values of these options.
 
-    That is whether `--debug` is among them, and the files of `--import` and `NMTGRID_IMPORT`;
+    These are whether `--debug` is given, and the files of `--import` and `NMTGRID_IMPORT`;
     `--quiet` takes effect at once.
     """
     debug, quiet, rest = False, False, []
@@ -129,7 +129,7 @@ def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
 
 
 def _attempt(words: list[str], debug: bool, imports: list[str], signals: list[int]) -> int:
-    """Run the command line and report its faults; return the exit code."""
+    """Run the command line and report its errors; return the exit code."""
     try:
         import_files(imports)
         code = _run(words)
@@ -140,29 +140,29 @@ def _attempt(words: list[str], debug: bool, imports: list[str], signals: list[in
             drop_output()
         return leave.code
     except (Exception, SystemExit) as fault:
-        # Where it is one's own code that leaves, the command has not done what it was asked for.
+        # A SystemExit raised by user code is an error: the command has not done its work.
         if isinstance(fault, SystemExit) and not own_line(fault):
             raise
-        # While modules are loaded, an interruption may come out as any fault of theirs.
+        # While modules are imported, an interruption may surface as any other exception.
         if signals:
             raise KeyboardInterrupt from fault
         try:
             return _report(fault, words, debug)
         except (MemoryError, ImportError):
-            # Not even for a message is there memory.
+            # There is not even enough memory to format the message.
             _write_plainly(_MEMORY_FULL.format(_SMALLER))
             return USER_ERROR
     if code == INTERRUPTED:
-        # Typer turns KeyboardInterrupt into this code; `main` gives the signal's own.
+        # Typer turns KeyboardInterrupt into this code; `main` returns the signal's own.
         raise KeyboardInterrupt
     return code
 
 
 @contextlib.contextmanager
 def _checked_limit() -> Iterator[None]:
-    """Refuse to load torch where the limit on this process's memory is too small for that.
+    """Refuse to load torch if this process's memory limit is too small for it.
 
-    Its libraries would otherwise abort the process, without a message that explains it.
+    Its libraries would otherwise abort the process without an explanation.
     """
     finder = _TorchFinder()
     sys.meta_path.insert(0, finder)
@@ -173,7 +173,7 @@ def _checked_limit() -> Iterator[None]:
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """An import hook that finds no module, but is called before each one is loaded."""
+    """An import hook that finds no module, but is called before each module is loaded."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -197,22 +197,22 @@ def program() -> NoReturn:
     codes: list[int] = []
 
     def end_after_interruption() -> None:
-        # `python -m` ends a process by SIGINT if ever an interruption passed through code that was
-        # compiled from a string (a data class is made of such), whoever caught it afterwards: the
-        # exit code that `main` gave must stand.
+        # `python -m` ends the process with SIGINT if an interruption has ever passed through code
+        # compiled from a string (as dataclasses generate it), even if it was caught afterwards: the
+        # exit code that `main` returned must be kept.
         if codes and codes[0] > 128:
             _end_process(codes[0])
 
-    # What torch loads stays: Python would look through it for garbage again and again, in a seventh
-    # of the time that a command takes to start.
+    # Objects that torch creates on import are never freed: scanning them for garbage again and
+    # again would take a seventh of a command's start-up time.
     gc.set_threshold(_OBJECTS)
-    # Before any other such function is registered, so that it is the last of them to be called.
+    # Registered before any other exit function, so that it is called last.
     atexit.register(end_after_interruption)
     codes.append(main())
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        # One of torchrun's. torch keeps its communication threads for as long as anything refers
-        # to their group, and with shards its caches always do: a thread that lets go of a tensor
-        # while Python shuts down would abort the process. So there is no shutdown.
+        # A process of torchrun. torch keeps its communication threads as long as anything refers
+        # to their group, and with shards its caches always do: a thread that releases a tensor
+        # while Python shuts down would abort the process. So Python's shutdown is skipped.
         _end_process(codes[0])
     sys.exit(codes[0])
 
@@ -226,14 +226,14 @@ def _end_process(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def _interruptible(signals: list[int]) -> Iterator[None]:
-    """Let SIGINT and SIGTERM interrupt what runs, so that it tidies up; add to `signals` which."""
+    """Let SIGINT and SIGTERM interrupt the command, so that it cleans up; append to `signals`."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signals.append(number)
         raise KeyboardInterrupt
 
     def repeat(unraisable: sys.UnraisableHookArgs) -> None:
-        # Python lets nothing out of some places, such as an import's callbacks: once more, then.
+        # Python swallows exceptions in some places, such as import callbacks: signal again.
         if signals and unraisable.exc_type is KeyboardInterrupt:
             main_thread = threading.main_thread().ident
             again = threading.Timer(_MOMENT, signal.pthread_kill, [main_thread, signals[-1]])
@@ -246,7 +246,7 @@ def _interruptible(signals: list[int]) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for kind in (signal.SIGINT, signal.SIGTERM):
-            # One that is ignored (as after `nohup`) or somebody else's stays so.
+            # Signals that are ignored (as after `nohup`) or have another handler stay as they are.
             if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):
                 before[kind] = signal.signal(kind, interrupt)
     try:
@@ -257,7 +257,7 @@ def _interruptible(signals: list[int]) -> Iterator[None]:
         sys.unraisablehook = report
 
 
-# click lists commands by their names.
+# By default, click lists commands alphabetically.
 class _InOrder(typer.core.TyperGroup):
     """Lists the subcommands in the order of a typical workflow."""
 
@@ -272,14 +272,14 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
         epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples. "
-        "Translations, links and units go to standard output, tables and messages to standard "
-        "error.",
+        "Translations, alignment links and subwords go to standard output, tables and messages to "
+        "standard error.",
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    # The one place that imports by name: a command is loaded only when it is needed.
+    # The only import by name: a command is loaded only when it is needed.
     for name in names:
         module = importlib.import_module(COMMANDS[name])
         if hasattr(module, "app"):
@@ -298,16 +298,16 @@ def _root(
         typer.Option(
             "--import",
             metavar="FILE",
-            help="Run this Python file first: architectures, objectives, reading policies and "
-            "latency metrics that it defines are known then. Anywhere on the line; may be "
-            f"repeated. `{_IMPORT}` names files too.",
+            help="Run this Python file first, to add the architectures, objectives, reading "
+            "policies and latency metrics that it defines. Anywhere on the line; may be repeated. "
+            f"The environment variable `{_IMPORT}` lists files too.",
         ),
     ] = None,
     quiet: Annotated[
         bool,
         typer.Option(
             "--quiet",
-            help="Print only warnings, errors and what goes to standard output. Anywhere on the "
+            help="Print only warnings, errors and output for standard output. Anywhere on the "
             "line.",
         ),
     ] = False,
@@ -316,7 +316,7 @@ def _root(
         typer.Option("--debug", help="Show the traceback of an error. Anywhere on the line."),
     ] = False,
 ) -> None:
-    """Declare the general options for `--help`; `main` takes all but the first off the line."""
+    """Declare the global options for `--help`; `main` removes all but the first from the line."""
 
 
 def _run(words: list[str]) -> int:
@@ -325,7 +325,7 @@ def _run(words: list[str]) -> int:
         return 0
     first = words[0] if words else "--help"
     if first in COMMANDS:
-        # Only this one is imported: together they would take most of the time to a first word.
+        # Import only this command: importing all would take most of the start-up time.
         app = assemble([first])
         if len(words) == 1 and app.registered_groups:
             words = [first, "--help"]
@@ -348,9 +348,9 @@ def _report(fault: BaseException, words: list[str], debug: bool) -> int:
         drop_output()
         return PIPE_CLOSED
     if console.messages.quiet:
-        # The process that speaks has most likely met the same fault, and torchrun, which ends the
-        # others as soon as one has failed, must not end it before it has reported it. Where it
-        # has not, this one is still here after the pause.
+        # The process that prints has most likely met the same error, and torchrun, which ends all
+        # others as soon as one has failed, must not end it before it has reported the error. If it
+        # has not met the error, this process is still alive after the pause and reports it.
         time.sleep(_PAUSE)
         console.messages.quiet = False
     if debug:
@@ -366,9 +366,9 @@ def _report(fault: BaseException, words: list[str], debug: bool) -> int:
         usage = f"`{_command_path(words)} --help` shows the options."
         option = getattr(fault, "option_name", "")
         hint = option_hint(words[0] if words else "", option)
-        # What another toolkit means is a better guess than a similar spelling.
+        # The meaning of an option in another toolkit is a better guess than a similar spelling.
         message = f"No such option: {option}" if hint else fault.format_message()
-        # Versions of Typer that check values with pydantic put its name of the fault before it.
+        # Versions of Typer that validate with pydantic prefix the message with its error name.
         message = message.replace(": Value error, ", ": ", 1)
         console.error(message, f"{hint} {usage}".strip())
     elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -387,7 +387,7 @@ def _report(fault: BaseException, words: list[str], debug: bool) -> int:
         )
     else:
         own = imported_files()
-        unless = f", unless {listed(own)} returned what it must not" if own else ""
+        unless = f", unless {listed(own)} returned an invalid value" if own else ""
         console.error(
             f"This is a fault in {_PROGRAM} itself: {type(fault).__name__}: {fault}",
             f"Please report it{unless}; the same command with `--debug` shows where it happened.",
@@ -406,8 +406,8 @@ def _command_path(words: list[str]) -> str:
 
 
 def _lacks_memory_to_load(fault: BaseException | None) -> bool:
-    """Return whether a module could not be loaded for want of memory."""
-    # numpy and others raise an ImportError of their own because of the linker's.
+    """Return whether a module could not be loaded for lack of memory."""
+    # numpy and others raise their own ImportError from that of the linker.
     while fault is not None:
         message = str(fault).lower()
         if isinstance(fault, ImportError) and any(words in message for words in _NOT_LOADED):
@@ -421,12 +421,12 @@ def _is_out_of_memory(fault: BaseException) -> bool:
         isinstance(fault, OSError) and fault.errno == errno.ENOMEM
     ):
         return True
-    # Without torch, for which `--help` need not wait, nothing else raises such a fault; after a
-    # fault in loading it, there is not enough memory to do it once more.
+    # Such errors come only from torch, so it is not imported just for this check (`--help` need not
+    # wait for it); after a failed import there would not be enough memory to import it again.
     if not isinstance(fault, RuntimeError) or "torch" not in sys.modules:
         return False
-    # The stack of a thread finds no room; oneDNN says the same of whatever else it has none for.
-    # Of products of the wrong sizes it says that there is no primitive descriptor.
+    # There is no memory for a thread's stack, or for a primitive of oneDNN. For products of
+    # mismatched sizes, oneDNN reports a missing primitive descriptor instead.
     text = str(fault).replace("primitive descriptor", "")
     if any(words in text for words in ("can't start new thread", "could not create a prim")):
         return True
@@ -436,7 +436,7 @@ def _is_out_of_memory(fault: BaseException) -> bool:
 
 
 def _report_memory(fault: BaseException, words: list[str]) -> None:
-    """Say whose memory is full, and which options make batches smaller."""
+    """Print whether the machine's or the GPU's memory is full, and how to make batches smaller."""
     advice = _SMALLER_BATCHES.get(words[0] if words else "", _SMALLER)
     if isinstance(fault, RuntimeError) and "torch" in sys.modules:
         from nmtgrid.base.devices import fragmentation_advice, is_of_gpu

@@ -1,4 +1,4 @@
-"""`nmtgrid bpe`: learn units for a dataset; apply and undo BPE or SentencePiece on text."""
+"""`nmtgrid bpe`: learn subwords for a dataset; apply and undo BPE or SentencePiece on text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nmtgrid.data.subwords import SubwordPlan
 
 app = Typer(
-    help="Learn units for a dataset; apply and undo BPE or SentencePiece on text.",
+    help="Learn subwords for a dataset; apply and undo BPE or SentencePiece on text.",
     epilog="`nmtgrid bpe COMMAND --help` shows the options of each, with examples.",
     no_args_is_help=True,
 )
@@ -46,10 +46,10 @@ app = Typer(
 class LearnArguments(CommandArguments):
     data: Path = argument("A dataset directory.", "DATA")
     method: Literal["bpe", "sentencepiece"] | None = option(
-        "Kind of subwords: `bpe`, or pieces of `sentencepiece`, which needs no spaces between "
-        "words.  [default: bpe]"
+        "Subword method: `bpe`, or `sentencepiece`, which needs no spaces between words.  "
+        "[default: bpe]"
     )
-    merges: int | None = option("Merge operations of BPE to learn.  [default: 10000]")
+    merges: int | None = option("Number of BPE merge operations to learn.  [default: 10000]")
     pieces: int | None = option("Size of the SentencePiece model.  [default: 10000]", "N")
     joint: bool | None = option(
         "Learn merges or pieces jointly for both languages, or separately.  [default: joint]",
@@ -131,13 +131,13 @@ def learn(arguments: LearnArguments) -> None:
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
-            bar.stage(stage)  # reading, learning and encoding each start the bar anew
+            bar.stage(stage)  # reading, learning and encoding each restart the bar
             rate = f"{done / bar.seconds:,.0f}/s" if bar.seconds else ""
             bar.update(completed=done, total=total, note=rate)
 
         facts = learn_subwords(arguments.data, plan, report, overwrite=arguments.overwrite)
-    # Models trained with other ids still have their own vocabularies, but a run that is resumed
-    # would read the new ids: people must know.
+    # Models trained with other ids keep their own vocabularies, but a resumed run would read the
+    # new ids: warn the user.
     if before and before != _vocabulary_files(arguments.data):
         console.warn(
             f"{arguments.data} had other vocabularies, which are replaced. Models that were "
@@ -147,7 +147,7 @@ def learn(arguments: LearnArguments) -> None:
     unsegmented = _unsegmented(arguments.data)
     if unsegmented and plan.subwords != "sentencepiece":
         console.warn(
-            f"the text in {' and '.join(unsegmented)} has no spaces between words, so that a whole "
+            f"the text in {' and '.join(unsegmented)} has no spaces between words, so a whole "
             "sentence counts as one word: use `--method sentencepiece`."
         )
     console.say(f"`nmtgrid train {arguments.data} --arch ARCH --out MODEL` trains a model on it.")
@@ -155,7 +155,7 @@ def learn(arguments: LearnArguments) -> None:
 
 
 def _faults(arguments: LearnArguments, method: str) -> list[str]:
-    """Return what is wrong with options that are not of this method, or contradict each other."""
+    """Return errors in options that do not apply to this method or contradict each other."""
     faults = []
     files = arguments.model or arguments.codes or []
     if arguments.joint and len(files) == 2:
@@ -201,7 +201,7 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
     console.say(
         f"Vocabularies: {sizes[0]:,} source and {sizes[1]:,} target types{same}, with specials."
     )
-    # Codes and vocabularies that were brought along are not learned: the facts lack these keys.
+    # Existing codes and vocabularies are not learned, so the facts lack these keys.
     merges = facts.get("merges", [])
     if "words_learned_from" in facts and merges and min(merges) < plan.merges:
         console.warn(
@@ -233,7 +233,7 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
 
 
 def _warn_of_unknown_units(rows: Sequence[Sequence[Any]], plan: SubwordPlan) -> None:
-    """Warn of sides whose units are mostly unknown, by the rows of the table of lengths."""
+    """Warn of sides whose units are mostly unknown; `rows` are those of the table of lengths."""
     from nmtgrid.search.unknown_units import are_too_many
 
     vocabularies = {"source": plan.source_vocabulary, "target": plan.target_vocabulary}
@@ -254,7 +254,7 @@ def _warn_of_unknown_units(rows: Sequence[Sequence[Any]], plan: SubwordPlan) -> 
                 "smaller `--min-count`."
             )
         else:
-            console.warn(f"{share} not in the given vocabulary: is it that of these subwords?")
+            console.warn(f"{share} not in the given vocabulary: does it match these subwords?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -289,7 +289,7 @@ def apply(arguments: ApplyArguments) -> None:
     kind = SentencePieceModel if codes.suffix in ENDINGS else Codes
     bpe, processes = kind.load(codes), count_workers(arguments.workers)
     if processes == 1:
-        # Line by line, so that a program at the other end of a pipe gets each at once.
+        # Line by line, so that a program at the other end of a pipe gets each line at once.
         _map_lines(source, out, lambda line: " ".join(bpe.segment(line.split())))
         return
     notes: Counter[str] = Counter()
@@ -305,7 +305,7 @@ def apply(arguments: ApplyArguments) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UndoArguments(SegmentArguments):
     method: Literal["bpe", "sentencepiece"] | None = option(
-        "Kind of subwords.  [default: by the marks in each line]"
+        "Subword method.  [default: detected from the marks in each line]"
     )
 
 
@@ -314,10 +314,10 @@ class UndoArguments(SegmentArguments):
     "nmtgrid bpe undo < units > words",
 )  # fmt: skip
 def undo(arguments: UndoArguments) -> None:
-    """Join subword units to words.
+    """Join subword units into words.
 
-    A line that begins with `▁` is taken for pieces of SentencePiece, unless a unit ends in `@@`
-    and the next does not begin with `▁`. `--method bpe` leaves every `▁` of BPE's text as it is.
+    A line that begins with `▁` is treated as SentencePiece, unless a unit ends in `@@` and the
+    next does not begin with `▁`. `--method bpe` leaves every `▁` as it is.
     """
     from itertools import pairwise
 
@@ -326,8 +326,8 @@ def undo(arguments: UndoArguments) -> None:
 
     def join(line: str) -> str:
         units = line.split()
-        # Of pieces of SentencePiece the first in a line has the mark, or the second, after a
-        # language tag. Elsewhere a `▁` may be a word of text in BPE.
+        # In SentencePiece text, the first unit of a line has the mark, or the second one after a
+        # language tag. Elsewhere a `▁` may be a word of BPE text.
         is_pieces = mark_of(units[:2]) == SPACE and not any(
             unit.endswith(JOINER) and not following.startswith(SPACE)
             for unit, following in pairwise(units)
@@ -344,7 +344,7 @@ def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
     notes: Counter[str] = Counter()
     meter, shown = Meter() if _is_file(source) else None, 0
     with open_writer(out) as file, _progress(source, out) as advance:
-        # Nobody waits at a file, where it would take a tenth of the time.
+        # No program waits for the lines of a file, where flushing would take a tenth of the time.
         is_awaited = not file.seekable()
         for line in read_lines(source, notes, meter=meter):
             file.write(function(line).encode("utf-8") + b"\n")
@@ -357,15 +357,15 @@ def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
 
 
 def _is_file(source: Path) -> bool:
-    """Return whether an input is a file, of which the size is known, and no pipe."""
+    """Return whether an input is a file of known size rather than a pipe."""
     return str(source) != STANDARD and source.is_file()
 
 
 @contextmanager
 def _progress(source: Path, out: Path) -> Iterator[Callable[[int], None]]:
-    """Show how much of a file has been read; yield a function that is called with bytes of it.
+    """Show how much of a file has been read; yield a function that takes the bytes just read.
 
-    Nothing is shown of a pipe, nor beside lines on standard output.
+    Nothing is shown for a pipe, or while lines are written to standard output.
     """
     is_file = _is_file(source)
     # A compressed file has more bytes than it takes on the disk.

@@ -1,6 +1,6 @@
 """Options from a configuration file (`--config`): keys, types and precedence.
 
-Keys are the long names of options, with `-` or `_`. What stands on the command line wins.
+Keys are the long names of options, with `-` or `_`. The command line takes precedence.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class FileOption:
 
     field: str
     label: str
-    """What messages call it."""
+    """Its name in messages."""
     kind: Any
     """Its type, as annotated."""
     help: str
     parse: Callable[[str], Any] | None
     is_list: bool
-    """Whether its text is a list such as `1,2,3`, which a file may write as one."""
+    """Whether its text is a list such as `1,2,3`, for which a file may have an array."""
 
     @property
     def type(self) -> Any:
@@ -52,7 +52,7 @@ class FileOption:
         return ({"anyOf": forms} if len(forms) > 1 else value) | described
 
     def read(self, key: str, value: Any, faults: list[str]) -> Any:
-        """Return the option's value, or enter a fault."""
+        """Return the option's value; append errors to `faults`."""
         kind = self.type
         if get_origin(kind) is not list:
             return self._read_item(kind, key, value, faults)
@@ -66,7 +66,7 @@ class FileOption:
         if kind is str and self.is_list and isinstance(value, list):
             return ",".join(str(item) for item in value)
         if kind is str and is_number:
-            return str(value)  # a list such as `1..9` may be one number
+            return str(value)  # a list such as `1..9` may be a single number
         before = len(faults)
         converted = convert(str if kind is Path else kind, value, key, faults)
         if len(faults) > before:
@@ -82,7 +82,7 @@ class FileOption:
 
 
 def _changes(table: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return a table of settings as `--set` takes them; `search.beam = 4` is a table within."""
+    """Return a table of settings in the form of `--set`; `search.beam = 4` is a nested table."""
     changes = []
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -93,7 +93,7 @@ def _changes(table: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _names_in_messages(option: FileOption, key: str, value: Any) -> dict[str, str]:
-    """Return the keys of an option's value, by what messages call them."""
+    """Return the keys of an option's value, by their names in messages."""
     names = {option.label: key}
     if option.label == "--set" and isinstance(value, Mapping):
         for setting in dotted(value):
@@ -103,7 +103,7 @@ def _names_in_messages(option: FileOption, key: str, value: Any) -> dict[str, st
 
 
 def _hint(key: str, options: Mapping[str, FileOption]) -> str:
-    """Return which option an unknown key may stand for: an argument's name, or a similar one."""
+    """Return a hint at the option that an unknown key may mean: an argument, or a similar name."""
     for name, option in options.items():
         if option.label.lower() == key:
             return f"{option.label} is called `{name}` in a file."
@@ -118,12 +118,12 @@ def with_options(
     barred: Collection[str],
     settings: Collection[str] | None,
 ) -> tuple[dict[str, Any], ConfigFile]:
-    """Return the arguments completed from `file`, and the file with what was taken from it.
+    """Return the arguments completed from `file`, and the file with its other keys and errors.
 
     `options` are those that a file may set, by key; the fields `typed` were given on the command
     line, which takes precedence. `barred` are the keys of all other options. `settings` are keys
     that stay in the file, as do tables and unknown keys; None: the command has no settings, and an
-    unknown key is a fault.
+    unknown key is an error.
     """
     if file.is_model and settings is None:
         raise InputError(
@@ -150,7 +150,7 @@ def with_options(
         ):
             if settings is None:
                 in_set = isinstance(value, Mapping) and "set" in options
-                hint = "Settings stand in the table `[set]`." if in_set else _hint(key, options)
+                hint = "Settings go into the table `[set]`." if in_set else _hint(key, options)
                 faults.append(f"`{name}`: there is no such option. {hint}")
             rest[key if key in options else name] = value
         elif option.field not in typed:

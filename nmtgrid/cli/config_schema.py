@@ -1,4 +1,4 @@
-"""`nmtgrid config-schema`: the JSON Schema of configuration files, by which editors check them."""
+"""`nmtgrid config-schema`: the JSON Schema of configuration files, for checks in editors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def schema(command: str) -> dict[str, Any]:
 
 
 def _arguments(command: str) -> type[CommandArguments]:
-    # Imported late, as each of them loads the parts of its command.
+    # Imported late: each module loads parts of its command.
     from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
     from nmtgrid.cli.decode.arguments import DecodeArguments
     from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
@@ -86,7 +86,7 @@ def _arguments(command: str) -> type[CommandArguments]:
 
 
 def _settings() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the tables of settings, and those that an architecture or an objective decides on."""
+    """Return the tables of settings, and the cases that depend on architecture or objective."""
     from nmtgrid.base.config import json_schema
     from nmtgrid.cli.objectives import objectives
     from nmtgrid.models import zoo
@@ -107,7 +107,7 @@ def _settings() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for name in known:
         properties = {
             "model": json_schema(known.get(name).config, "model"),
-            "preset": {"enum": list(zoo.presets(name)), "description": "Settings by name."},
+            "preset": {"enum": list(zoo.presets(name)), "description": "Named settings."},
         }
         cases.append(_case(_named("arch", name, name == "pervasive"), properties))
     for name in objectives:

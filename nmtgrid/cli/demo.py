@@ -40,14 +40,14 @@ class DemoArguments(CommandArguments):
         "Example sentences, one per line; the first eight are used.", "FILE"
     )
     host: str = option(
-        "Address to listen on; any other than the local one is open to everybody who can reach "
-        "the machine.",
+        "Address to listen on; with any but the local address, everybody who can reach the machine "
+        "has access.",
         "ADDRESS",
         default="127.0.0.1",
     )
     public_url: str = option(
-        "Address by which visitors call the server, if it is behind a proxy, such as "
-        "https://demo.example.org; other sites are refused.",
+        "Public address of the server if it is behind a proxy, such as https://demo.example.org; "
+        "requests from other sites are refused.",
         "URL",
         default="",
     )
@@ -83,15 +83,15 @@ def command(arguments: DemoArguments) -> None:
     """Serve a local web page that shows how models read and write while you type.
 
     The same is available as JSON over HTTP, for services and other pages; docs/demo.md describes
-    both. Ctrl-C or SIGTERM stops it, once the requests in progress are done.
+    both. Ctrl-C or SIGTERM stops the server once the requests in progress are done.
     """
     names = _names(arguments.models)
     server = _make_server(arguments, names)
     server.begin()
     try:
         _announce(arguments, server.url)
-        # The signal that ends this wait must not meet a request that is being handed over.
-        # Another thread may receive it, which does not wake a wait without a time limit.
+        # The signal that ends this wait must not interrupt the hand-over of a request. If another
+        # thread receives it, a wait without a time limit would not end.
         while True:
             time.sleep(0.2)
     except KeyboardInterrupt:
@@ -111,7 +111,7 @@ def _announce(arguments: DemoArguments, url: str) -> None:
 
 
 def _names(texts: Sequence[str]) -> dict[str, Path]:
-    """Return the model directories by the names that they are shown with. Raises ConfigError."""
+    """Return the model directories by their display names. Raises ConfigError."""
     paths = [split_label(text) for text in texts]
     named = [(label or folder_name(path), path) for label, path in paths]
     if faults := name_faults(named):
@@ -144,7 +144,7 @@ def _make_server(arguments: DemoArguments, names: dict[str, Path]) -> Server:
         idle=arguments.idle,
     )
     service = Service(models, limits, examples)
-    _ = models.descriptions  # the first visitor does not wait for them
+    _ = models.descriptions  # computed now, so that the first visitor does not wait for them
     has_page, public_url = not arguments.no_page, arguments.public_url
     return Server(service, arguments.host, arguments.port, has_page, public_url)
 

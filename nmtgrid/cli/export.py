@@ -46,9 +46,9 @@ class ExportArguments(CommandArguments):
 def command(arguments: ExportArguments) -> None:
     """Convert MODEL for another program: CTranslate2, a fast engine for Transformers.
 
-    The folder also has the vocabularies, the BPE codes, and a README that says how to use it.
+    The folder also contains the vocabularies, the BPE codes, and a README with instructions.
     """
-    # Before the model is loaded, which takes the longest.
+    # Checked before the model is loaded, which takes the longest.
     check_outputs({"--json": arguments.json}, {"--out": arguments.out})
     from nmtgrid.data.directory import check_replaceable
 

@@ -9,9 +9,9 @@ from nmtgrid.base import console
 
 
 def print_certified(values: Mapping[str, Any]) -> None:
-    """Print what is guaranteed, and how it did on other sentences.
+    """Print the guarantee, and whether it holds on other sentences.
 
-    `values` are the keys of `Calibration.values`, and those of `Guarantee.outside` as `test`.
+    `values` has the keys of `Calibration.values`, and `test` with those of `Guarantee.outside`.
     """
     console.say(
         f"Certified: a mean loss ({values['risk']}) of at most {values['allow_loss']:g} with "
@@ -24,7 +24,7 @@ def print_certified(values: Mapping[str, Any]) -> None:
 
 
 def print_uncertified(values: Mapping[str, Any], candidates: str, baseline: str) -> None:
-    """Print why nothing is certified, and how many sentences would do, if any number would."""
+    """Print why nothing is certified, and how many sentences would suffice, if any number would."""
     safest, needed = values["tested"][0]["loss"], values["needed"]
     lost = f"Even the safest {candidates} lose {safest:.2f} ({values['risk']})"
     if needed is None:

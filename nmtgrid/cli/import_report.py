@@ -11,7 +11,7 @@ from nmtgrid.cli.options import write_report
 
 
 def report_import(facts: Mapping[str, Any], rows: Mapping[str, str], report: Path | None) -> None:
-    """Print the facts of a model, after further `rows`, and write them to `report`."""
+    """Print `rows` and the facts of a converted model, and write the facts to `report`."""
     counts = {
         "parameters": facts["parameters"],
         "source types": facts["source_types"],

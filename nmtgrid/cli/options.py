@@ -1,7 +1,7 @@
-"""What the subcommands share: option types, dataclasses of arguments, rules, common checks.
+"""Shared by the subcommands: option types, argument dataclasses, rules, common checks.
 
-A command declares a frozen dataclass of its arguments, whose fields are annotated as Typer's
-parameters are, a table of rules on which of them go together, and a function:
+A command declares a frozen dataclass of its arguments, whose fields are annotated like Typer
+parameters, a table of rules on which of them go together, and a function:
 
     @takes(DecodeArguments, {"Search": "beam nbest", GENERAL: "json"}, "nmtgrid decode MODEL FILE")
     def command(arguments: DecodeArguments) -> None:
@@ -67,8 +67,8 @@ DecodePrecision = Annotated[
     DecodePrecisionName,
     typer.Option(
         "--precision",
-        help="Of matrix products. `bf16` may be faster, on a CPU also `int8`; `auto` (CPU) "
-        "measures them and uses the fastest.",
+        help="Precision of matrix products. `bf16` may be faster, and on a CPU also `int8`; `auto` "
+        "(CPU) measures them and uses the fastest.",
     ),
 ]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Weights of MODEL to use.")]
@@ -102,7 +102,7 @@ Config = Annotated[
 
 _LARGEST_SEED = 2**63 - 1
 _OF_ALL_COMMANDS = frozenset({"debug", "import", "quiet"})
-"""Options that are taken off the line before a command is called."""
+"""Global options, which are removed from the line before a command is called."""
 _CONTEXT = "context"
 
 
@@ -110,17 +110,17 @@ _CONTEXT = "context"
 class CommandArguments:
     """The arguments of a command: fields created by `argument`, `option` and `flag`.
 
-    Options of several commands, such as `Device`, are annotated like Typer's parameters instead.
+    Options of several commands, such as `Device`, are annotated like Typer parameters instead.
     """
 
     not_in_file: ClassVar[frozenset[str]] = frozenset({"config"})
-    """Options that a file of `--config` cannot give, besides arguments that must be given."""
+    """Options that a `--config` file cannot set, in addition to required ones."""
     file_settings: ClassVar[tuple[str, ...] | None] = None
-    """Options that are settings: a file of `--config` holds settings too. None: it holds none."""
+    """Options that are also settings; None if a `--config` file cannot contain settings."""
 
 
 REQUIRED = dataclasses.MISSING
-"""The default of what must be given."""
+"""The default of required arguments and options."""
 
 
 def argument(help: str, metavar: str, *, default: Any = REQUIRED) -> Any:
@@ -153,7 +153,7 @@ def flag(name: str, help: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuaranteeArguments(CommandArguments):
-    """The options of a guarantee, of commands that choose the fastest setting under a bound."""
+    """The options of a guarantee, for commands that choose the fastest setting within a bound."""
 
     allow_loss: float | None = option(
         "Calibrate: choose the fastest setting that loses at most this much, guaranteed with "
@@ -161,8 +161,8 @@ class GuaranteeArguments(CommandArguments):
         "PERCENT",
     )
     risk: Literal["bleu", "agreement"] | None = option(
-        "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that differ, "
-        "against offline translation or the full stack.  [default: bleu]"
+        "With `--allow-loss`: the loss relative to offline translation or the full stack: mean "
+        "loss of sentence BLEU, or share of units that differ.  [default: bleu]"
     )
     confidence: float | None = option(
         "With `--allow-loss`: confidence of the guarantee.  [default: 0.95]", "P"
@@ -170,7 +170,7 @@ class GuaranteeArguments(CommandArguments):
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What is to be guaranteed of the loss, if anything."""
+        """The guarantee on the loss, if one is requested."""
         if self.allow_loss is None:
             return None
         # Imported late: `--help` does not wait for numpy.
@@ -182,7 +182,7 @@ class GuaranteeArguments(CommandArguments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatencyUnitArguments(CommandArguments):
-    """How latency is counted, of commands that show it."""
+    """The options for counting latency, for commands that show it."""
 
     unit: Literal["token", "word"] | None = option(
         "Unit of latency: subword units, or words (source: see `online-eval --source`; target: "
@@ -195,16 +195,16 @@ class LatencyUnitArguments(CommandArguments):
 
     @property
     def latency_convention(self) -> Literal["thesis", "simuleval"]:
-        """What |y| is."""
+        """The convention for |y|."""
         return self.convention or "thesis"
 
     @property
     def latency_unit(self) -> Literal["token", "word"]:
-        """What latency counts; SimulEval's convention knows words only."""
+        """The unit of latency; SimulEval's convention allows words only."""
         return self.unit or ("word" if self.latency_convention == "simuleval" else "token")
 
     def unit_faults(self) -> list[str]:
-        """Return why latency cannot be counted so, or nothing."""
+        """Return an error if unit and convention do not go together."""
         if (self.unit, self.convention) == ("token", "simuleval"):
             return ["SimulEval's convention counts words: leave out `--unit token`."]
         return []
@@ -215,7 +215,7 @@ Arguments = TypeVar("Arguments", bound=CommandArguments)
 
 _WIDEST_CHOICES = 20
 INPUT_OUTPUT, GENERAL = "Input and output", "General"
-"""The panels of options that most commands have; what no panel names is in the last one."""
+"""Panels of options that most commands have; fields that no panel names are in the last one."""
 
 
 class Command(typer.core.TyperCommand):
@@ -230,8 +230,8 @@ class Command(typer.core.TyperCommand):
 
 
 def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
-    """Enter a command that `takes` has made."""
-    # In Markdown, whose items alone are lines of their own in every version of Typer.
+    """Register a command created by `takes`."""
+    # Markdown list items: only these are separate lines in every version of Typer.
     examples = [f"* `{example}`" for example in vars(command).get("examples", ())]
     epilog = "\n\n".join(["Examples:" if len(examples) > 1 else "Example:", *examples])
     app.command(name, cls=Command, epilog=epilog)(command)
@@ -253,13 +253,13 @@ def takes(
         number, hint = _number_option(names[parameter.name], hints[parameter.name])
         if number is not None:
             numbers[parameter.name], hints[parameter.name] = number, hint
-            # Typer checks that the default has the type of the option, which is text for it.
+            # Typer checks that the default has the option's type, which is text for Typer.
             if isinstance(parameter.default, (int, float)):
                 parameters[index] = parameter.replace(default=str(parameter.default))
 
     parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
     if "config" in names:
-        # Typer gives its context, which knows what was given on the command line.
+        # Typer passes its context, which knows which options are on the command line.
         parameters.append(
             inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         )
@@ -300,7 +300,7 @@ def _in_panels(
         info.rich_help_panel = panel_of.get(name, GENERAL)
         choices = [str(choice) for choice in _choices(annotation)]
         if len("|".join(choices)) > _WIDEST_CHOICES and not info.metavar:
-            # Broken in the column of types, they could not be read.
+            # Wrapped in the narrow column of types, the choices would be unreadable.
             text, mark, default = info.help.partition("  [default")
             listed = ", ".join(f"`{choice}`" for choice in choices)
             info.metavar, info.help = "CHOICE", f"{text} One of {listed}.{mark}{default}"
@@ -341,7 +341,7 @@ def _call_with_file(
     typed = [
         option.field
         for option in options.values()
-        # By the name: Typer brings its own copy of click in some versions.
+        # Compared by name: some versions of Typer bundle their own copy of click.
         if getattr(context.get_parameter_source(option.field), "name", "") == "COMMANDLINE"
     ]
     values, file = with_options(values, file, options, typed, barred, kind.file_settings)
@@ -361,7 +361,7 @@ class _NumberOption:
     most: float | None
 
     def parse(self, text: str) -> int | float:
-        """Return the number in `text`. Raises ValueError for other text, or out of range."""
+        """Return the number in `text`. Raises ValueError if it is no number or out of range."""
         value = whole_number(text) if self.kind is int else real_number(text)
         if self.least is not None and value < self.least:
             raise ValueError(f"must be at least {self.least:g}, but is {value}.")
@@ -371,9 +371,10 @@ class _NumberOption:
 
 
 def _number_option(name: str, hint: Any) -> tuple[_NumberOption | None, Any]:
-    """Return how the texts of an option are read if they are numbers, and its hint for Typer.
+    """Return the parser of a numeric option (None for others), and the option's hint for Typer.
 
-    Typer is given text: which digits it takes for a number, and how many, depends on its version.
+    For Typer it is text: which digits Typer accepts in a number, and how many, depends on its
+    version.
     """
     annotation, info = get_args(hint)[0], hint.__metadata__[0]
     kind = _number_kind(annotation)
@@ -433,7 +434,7 @@ def _with_numbers(
 
 
 def file_options(kind: type[CommandArguments]) -> dict[str, FileOption]:
-    """Return the options that a file of `--config` may give, by key."""
+    """Return the options that a `--config` file may set, by key."""
     hints, names, options = _hints(kind), option_names(kind), {}
     for field in dataclasses.fields(kind):
         if field.name in kind.not_in_file or field.default is REQUIRED:
@@ -472,7 +473,7 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
 
     An option given at its default value changes nothing, so rules do not apply to it.
     """
-    # What a file of `--config` says counts as if it stood on the command line, right or wrong.
+    # Options in a `--config` file count as if given on the command line, valid or not.
     file = config_file(arguments)
     return [
         field.name
@@ -486,7 +487,7 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
 
 
 def config_file(arguments: CommandArguments) -> ConfigFile:
-    """Return the file of `--config`, an empty one where none is given."""
+    """Return the `--config` file, or an empty one if none is given."""
     return getattr(arguments, "config", None) or ConfigFile("")
 
 
@@ -494,9 +495,9 @@ def config_file(arguments: CommandArguments) -> ConfigFile:
 class Rule:
     """A rule on how `options`, fields of a command's arguments, combine with `others`.
 
-    Both hold names separated by spaces. `message` and `advice` may refer to `{option}` and
+    Both are names separated by spaces. `message` and `advice` may refer to `{option}` and
     `{other}`, or to `{options}`: then one message names all options at fault. The rule does not
-    apply where one of the fields in `unless` is explicit.
+    apply if one of the fields in `unless` is explicit.
     """
 
     options: str
@@ -529,7 +530,7 @@ class Needs(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Alone(Rule):
-    """With `options` (a single one), only `others` may be given; all else would be ignored."""
+    """With `options` (a single one), only `others` may be given; others would be ignored."""
 
     advice: str = "Leave out {options}."
 
@@ -540,13 +541,13 @@ EXIT_EXCLUDES_ENSEMBLE = Excludes(
 NAME_NEEDS_KEEP = Excludes(
     "name",
     "keep",
-    "`--no-keep` stores nothing, so that {options} would be ignored.",
+    "`--no-keep` stores nothing, so {options} would be ignored.",
     "Leave out {options}.",
 )
 
 
 def config_input(arguments: CommandArguments) -> dict[str, Path | None]:
-    """Return the file of `--config`, if there is one, as an input that nothing may replace."""
+    """Return the `--config` file, if any, as an input that no output may replace."""
     path = config_file(arguments).path
     return {"--config": Path(path)} if path else {}
 
@@ -556,10 +557,10 @@ def check_rules(
 ) -> None:
     """Raise ConfigError with all rules that the arguments break, and all further `faults`.
 
-    What is wrong with the options in a file of `--config` comes first.
+    Errors in the options of a `--config` file come first.
     """
     explicit = explicit_options(arguments)
-    # Dictionaries, as they keep the order and drop what two rules repeat.
+    # Dictionaries keep the order and drop duplicates.
     messages = dict.fromkeys(config_file(arguments).faults)
     advices = dict.fromkeys([advice] if advice else [])
     for rule in rules:
@@ -568,7 +569,7 @@ def check_rules(
         options, others = rule.options.split(), rule.others.split()
         present = [name for name in options if name in explicit]
         other = ([name for name in others if name in explicit] or [""])[0]
-        # By the type of the rule, so that a table of rules holds nothing but names and words.
+        # Dispatched on the rule's type, so that tables of rules contain only data.
         match rule:
             case Requires():
                 broken, other = [] if other else present, others[0]
@@ -604,9 +605,9 @@ _FILES_OF = {
     ),
     ("dataset", "manifest.json"): ("manifest.json", "*.safetensors", *_PIPELINE),
 }  # fmt: skip
-"""The names of the files that make a folder what it is, by its kind and the file that tells it."""
+"""Names of the files of each kind of folder, by the kind and the file that identifies it."""
 _PARTS_OF_DATASET = ("text", "raw", "truth", "pictures")
-"""The folders in a dataset, whose files have the names of its splits."""
+"""Subfolders of a dataset, whose files are named after its splits."""
 PIPE_CLOSED = 1
 """The exit code when the reader of standard output has gone away."""
 
@@ -630,8 +631,7 @@ def check_outputs(
 ) -> None:
     """Raise ConfigError unless each file (by its option) is writable and given only once.
 
-    This is checked before the work begins, so that nobody learns after hours that a folder is
-    missing.
+    This is checked before the work begins, so that a missing folder is not reported hours later.
     """
     if faults := output_faults(outputs, inputs):
         raise ConfigError(faults)
@@ -642,7 +642,7 @@ def output_faults(
 ) -> list[str]:
     """Return why files (by their options) cannot be written, or are given twice."""
     faults: list[str] = []
-    # By the file itself: two paths, one through a link, may name the same.
+    # Keyed by the real path: two paths, one through a link, may name the same file.
     options: dict[str, str] = {}
     for name, path in (inputs or {}).items():
         if path is not None and str(path) != STANDARD:
@@ -667,22 +667,23 @@ def output_faults(
 
 
 def unwritable(name: str, path: Path) -> list[str]:
-    """Return why the file that the option `name` gives cannot be written, if so.
+    """Return why the file of the option `name` cannot be written, if so.
 
-    A file of a model directory or a dataset is not to be replaced by another one.
+    An output must not replace a file of a model directory or a dataset.
     """
     if str(path) == STANDARD:
         return []
     if path.is_dir():
         return [f"`{name} {path}` is a folder: name a file."]
-    # What a link names is replaced, not the link.
+    # The target of a link is replaced, not the link itself.
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         shown = folder if path.is_symlink() else path.parent
         return [f"`{name} {path}`: there is no folder {shown}. Create it, or correct the path."]
-    # A file is written beside its place and then moved there, so that its folder must allow it.
+    # A temporary file in the same folder is written and then renamed, so the folder must be
+    # writable.
     if not os.access(path if is_stream(path) else folder, os.W_OK):
-        return [f"`{name} {path}` cannot be written: its folder may only be read."]
+        return [f"`{name} {path}` cannot be written: its folder is read-only."]
     return [
         f"`{name} {path}` would damage the {kind} {whole}: give another file."
         for kind, whole in _owners(Path(os.path.realpath(path)))
@@ -705,15 +706,15 @@ def _owners(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def seed_faults(seed: int) -> list[str]:
-    """Return that `--seed` is out of range, or nothing."""
+    """Return an error if `--seed` is out of range."""
     is_valid = 0 <= seed <= _LARGEST_SEED
     return [] if is_valid else [f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {seed}."]
 
 
 def unusable(name: str, folder: Path | None) -> list[str]:
-    """Return why no results can be put into the folder that the option `name` gives, if so.
+    """Return why no results can be written to the folder of the option `name`, if so.
 
-    It may be missing, as long as it can be made, but be no model directory and no dataset.
+    The folder need not exist if it can be created; it must not be a model directory or a dataset.
     """
     if folder is None:
         return []
@@ -722,7 +723,7 @@ def unusable(name: str, folder: Path | None) -> list[str]:
         where = "" if existing == folder else f": {existing}"
         return [f"`{name} {folder}`{where} is a file: name a folder."]
     if not os.access(existing, os.W_OK | os.X_OK):
-        return [f"`{name} {folder}` cannot be written: {existing} may only be read."]
+        return [f"`{name} {folder}` cannot be written: {existing} is read-only."]
     for file, kind in {"config.json": "model directory", "manifest.json": "dataset"}.items():
         if (folder / file).is_file():
             return [f"`{name} {folder}` is a {kind}: name another folder for results."]
@@ -738,12 +739,12 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
         return
     text = json.dumps(nan_to_none(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with open_writer(path) as file:
-        # File names may hold what is no character: as an escape it is good JSON.
+        # File names may contain invalid characters, which are valid JSON when escaped.
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def say_notes(path: Path, notes: Mapping[str, int]) -> None:
-    """Print what `read_lines` has removed from the text in `path`, or left in it."""
+    """Print the notes of `read_lines` on the text in `path`: what it removed or left in."""
     for name, count in notes.items():
         if count:
             console.say(f"note: {path}: {NOTES[name].format(lines=plural(count, 'line'))}")
@@ -770,7 +771,7 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
 
 
 def check_vocabularies(model: Translator | LoadedModel, dataset: Dataset) -> None:
-    """Raise DataError unless the dataset's ids are the model's."""
+    """Raise DataError unless the dataset has the model's vocabularies."""
     for side in ("source", "target"):
         types = getattr(model.pipeline, side).vocabulary.types
         data_types = getattr(dataset.pipeline, side).vocabulary.types

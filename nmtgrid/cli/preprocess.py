@@ -1,4 +1,4 @@
-"""`nmtgrid preprocess`: parallel text, or captions of pictures, to a dataset directory."""
+"""`nmtgrid preprocess`: turns parallel text, or captions of pictures, into a dataset directory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXT_RULES = [
     Needs("source_lang target_lang train", "toy", advice=f"{_HELP}, or use `--toy N`."),
     Excludes("train valid test xml", "toy", "{other} makes its own text: leave {option} out."),
 ]
-# Instead of the rules above, as soon as one option is about pictures.
+# Used instead of the rules above if any option is about pictures.
 PICTURE_RULES = [
     Excludes(
         "source_lang train toy toy_difficulty xml valid_every max_ratio workers",
@@ -54,9 +54,7 @@ PICTURE_RULES = [
         "{other} makes its own pictures: leave {option} out.",
     ),
     Requires("toy_seed", "toy_pictures", "{option} belongs to `--toy-pictures N`: leave it out."),
-    Needs(
-        "captions", "toy_pictures", "{option} is missing: `--features` and `--restval` go with it."
-    ),
+    Needs("captions", "toy_pictures", "{option} is missing: `--features` and `--restval` need it."),
     Needs(
         "features", "toy_pictures", "{option} is missing: name the file of the pictures' features."
     ),
@@ -136,7 +134,7 @@ def command(arguments: PreprocessArguments) -> None:
     With `--captions` and `--features` the sources are pictures, and the targets their captions;
     words are lower-cased and punctuation is removed, as in the evaluation of MS-COCO.
     """
-    # Tests of text and of pictures are named in the same way; only their values differ.
+    # Test sets of text and of pictures are named in the same way; only their values differ.
     files = _files_by_split(arguments)
     faults = []
     sources = arguments.captions, arguments.features or None, arguments.toy_pictures
@@ -175,20 +173,20 @@ def _inputs(arguments: PreprocessArguments, files: dict[str, list[str]]) -> dict
         for prefix in names:
             inputs[f"{option} {prefix}"] = Path(prefix)
             for language in (arguments.source_lang, arguments.target_lang):
-                # Compressed or in XML, the name has more endings.
+                # Compressed files and XML files have further suffixes.
                 paths = glob.glob(f"{glob.escape(prefix)}.{language}*")
                 inputs |= {f"{option} {path}": Path(path) for path in paths}
     return inputs
 
 
 def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
-    """Return the prefixes of files (of captions: files or numbers) of each split."""
+    """Return the file prefixes of each split (for captions: files or numbers)."""
     from nmtgrid.data.directory import SPLIT_NAME
 
     prefixes_of = {"train": arguments.train, "valid": arguments.valid or None}
     files = {name: prefixes for name, prefixes in prefixes_of.items() if prefixes is not None}
     for text in arguments.test or []:
-        # A prefix may hold a `=` too, but then what stands before it is no name: `./a=b`.
+        # A prefix may contain a `=` too, but then the part before it is no name: `./a=b`.
         name, _, prefix = text.partition("=")
         if not (prefix and SPLIT_NAME.fullmatch(name)):
             name, prefix = "test", text
@@ -221,7 +219,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
 
         def report(meter: Meter, pairs: int) -> None:
             seconds = bar.seconds or 1.0
-            # Files are known by their size, the toy corpus by its pairs; neither by its lines.
+            # Of files the size is known, of the toy corpus the number of pairs.
             bar.update(
                 completed=pairs if toy else meter.done >> 20,
                 total=None if toy else max(meter.total >> 20, 1),
@@ -253,7 +251,7 @@ def _preprocess_pictures(
     plan = CaptionPlan(
         target_lang=arguments.target_lang or "en",
         tokenize=arguments.tokenize,
-        # The evaluation of MS-COCO compares lower-cased captions; of text nothing is changed.
+        # The evaluation of MS-COCO compares lower-cased captions; text keeps its case.
         lowercase=arguments.lowercase is not False,
         max_words=arguments.max_words,
     )
@@ -327,7 +325,7 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
                     "treated as in English. If you use another tokeniser, tokenise the text first "
                     "and give `--tokenize none`."
                 )
-    # Of a side once, whichever splits it is of.
+    # Each side once, however many splits it is in.
     sides = {lang for split in splits.values() for lang in split.get("unsegmented", ())}
     if unsegmented := [language for language in languages if language in sides]:
         console.warn(SEGMENT_FIRST.format(languages=" and ".join(unsegmented)))
@@ -337,10 +335,10 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
 
 
 def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
-    """Print the counts, and what was left out."""
+    """Print the counts, and the numbers of pictures that were left out."""
     splits, source = manifest["splits"], manifest["source"]
     _print_counts(
-        f"{out}: pictures of {source['size']:,} features of {source['type']} a region",
+        f"{out}: pictures with {source['size']:,} features ({source['type']}) per region",
         splits,
         {"pictures": "pictures", "captions read": "pairs_read", "kept": "pairs_kept"},
     )

@@ -1,4 +1,4 @@
-"""Kills commands, fills their disk and harms their files, and looks at what then happens.
+"""Kills commands, fills their disks and damages their files, and checks the consequences.
 
     python -m tests.faults                          ten cases of each kind
     python -m tests.faults --rounds 60 --seed 2 --json counts.json
@@ -6,7 +6,7 @@
     python -m tests.faults --pairs 40               two commands at once, and nothing else
     python -m tests.faults --only kills,pairs --rounds 1 --pairs 1
 
-Prints counts; the exit code is 1 where something was lost, torn, or changed without a word.
+Prints counts; the exit code is 1 if anything was lost, left incomplete, or silently changed.
 """
 
 import argparse
@@ -21,12 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Forked processes share what is loaded, and must not share threads or a device.
+# Forked processes share all loaded modules, but must not share threads or a device.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def main() -> int:
-    """Run all cases and print what became of them; return the exit code."""
+    """Run all cases and print their outcomes; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -52,14 +52,14 @@ def main() -> int:
     }
     asked = (arguments.only or usual).split(",")
     counts = {}
-    # In memory, where that can be had: thousands of small files are synchronised.
+    # In memory if possible, because thousands of small files are synchronised.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as name:
         stock, folder = Path(name, "stock"), Path(name, "case")
         stock.mkdir()
         make(stock)
         empty_pictures()
-        # No fork looks for garbage among what was loaded before it, which it would have to copy.
+        # Forks must not collect garbage among objects created before, whose pages they would copy.
         gc.freeze()
         for series in asked:
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Commands whose disk becomes full: at every moment, and on a small disk of memory."""
+"""Commands whose disk becomes full: at every moment, and on a small in-memory disk."""
 
 import contextlib
 import ctypes
@@ -20,7 +20,7 @@ _BLOCK, _AMPLE = 4096, 1 << 28
 def disk(
     stock: Path, folder: Path, rounds: int, draw: random.Random
 ) -> Iterator[tuple[str, Tally]]:
-    """Yield what became of each command: `rounds` moments, and as many small disks."""
+    """Yield the outcomes of each command: for `rounds` moments, and as many small disks."""
     mounts = _can_mount()
     for scene in scenes():
         alone = scene.undisturbed(stock, folder)
@@ -38,7 +38,7 @@ def _small(
     scene: Scene, stock: Path, folder: Path, rounds: int, draw: random.Random,
     expected: dict[str, Left],
 ) -> Tally:  # fmt: skip
-    """Run the command on disks with room for a random part of what it writes."""
+    """Run the command on disks with room for a random part of its output."""
     tally = Tally()
     needed = sum(_held(folder / name) for name in scene.makes)
     for _ in range(rounds):
@@ -68,7 +68,7 @@ def _judge(
 
 
 def _held(folder: Path) -> int:
-    """Return the bytes that a file or a folder's files take, in blocks; links count once."""
+    """Return the disk usage in bytes, in whole blocks, of a file or folder; links count once."""
     paths = [path for path in (folder, *folder.rglob("*")) if path.is_file()]
     sizes = {path.stat().st_ino: path.stat().st_size for path in paths}
     return sum(-(-size // _BLOCK) * _BLOCK for size in sizes.values())
@@ -80,7 +80,7 @@ def _used(disk: Path) -> int:
 
 
 def _can_mount() -> bool:
-    """Give this process mounts of its own; return whether that is allowed."""
+    """Give this process its own mount namespace; return whether that is allowed."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(_NEW_NAMESPACE):
         return False

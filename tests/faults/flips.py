@@ -1,4 +1,4 @@
-"""Every kind of file that we write, with flipped, lost or added bytes, and what reads it."""
+"""Every kind of file that we write, with flipped, lost or added bytes, and its readers."""
 
 import dataclasses
 import random
@@ -14,15 +14,15 @@ from tests.faults.tally import Tally
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Files (patterns), what reads them, and what that makes."""
+    """Files (patterns), the command that reads them, and its outputs."""
 
     files: list[str]
     words: list[str]
     makes: list[str]
     also: list[str] = dataclasses.field(default_factory=list)
-    """What else the command needs."""
+    """Further files that the command needs."""
     spared: tuple[str, ...] = ()
-    """What is no harm to them."""
+    """Changes that do not damage them."""
 
 
 def readings() -> list[Reading]:
@@ -46,7 +46,7 @@ def readings() -> list[Reading]:
         Reading(["model/exits.json"], [*decode, "--exit", "{exit}"], ["new"], ["text"]),
         Reading(["broken/*.json", "broken/checkpoints/*/*"], resume, ["broken"], ["data"]),
         Reading(["model/metrics.jsonl"], ["analyze", "curves", "model", *shown], ["new.json"]),
-        # Any lines of traces, in any order, are a file of traces.
+        # Any lines of traces, in any order, are a valid file of traces.
         Reading(["traces.jsonl"], ["analyze", "exits", "traces.jsonl", *shown], ["new.json"],
                 spared=("line", "twice")),
         Reading(["online/results.json"], ["analyze", "latency", "online", *shown], ["new.json"]),
@@ -59,7 +59,7 @@ def readings() -> list[Reading]:
 def flips(
     stock: Path, folder: Path, rounds: int, draw: random.Random
 ) -> Iterator[tuple[str, Tally]]:
-    """Yield what became of each kind of file: `rounds` times harmed, once at least each."""
+    """Yield the outcomes for each kind of file: damaged `rounds` times, each at least once."""
     for reading in readings():
         tops = {pattern.split("/")[0] for pattern in reading.files}
         needed = sorted({*tops, *reading.also})
@@ -87,9 +87,9 @@ def flips(
 
 
 def _judged(ended: Ended, plain: Ended, name: str, same: bool) -> tuple[str, list[str]]:
-    """Return the outcome: the same result, or another one told of by the file's name."""
+    """Return the outcome: the same result, or an error that names the file."""
     parts = name.split("/")
-    # A saved state is named by its folder where it is refused as a whole.
+    # A saved state that is refused as a whole is named by its folder.
     state = "/".join(parts[-3:-1]) if "checkpoints" in parts else parts[-1]
     is_named = parts[-1] in ended.said or state in ended.said
     if not ended.code:
@@ -116,13 +116,13 @@ def _splice(
     content: bytes, draw: random.Random, size: int, change: Callable[[bytes], bytes],
     within: int | None = None,
 ) -> bytes:  # fmt: skip
-    """Change `size` bytes at a drawn position, within the first `within` bytes if that is given."""
+    """Change `size` bytes at a random position, within the first `within` bytes if given."""
     index = draw.randrange(min(len(content), within or len(content)))
     return content[:index] + change(content[index : index + size]) + content[index + size :]
 
 
 def _digit(content: bytes, draw: random.Random) -> bytes:
-    """Change a digit, which leaves text what it was."""
+    """Change a digit, so that the text stays valid."""
     positions = [index for index, byte in enumerate(content) if chr(byte).isdigit()]
     if not positions:
         return _HARMS["bit"](content, draw)
@@ -131,7 +131,7 @@ def _digit(content: bytes, draw: random.Random) -> bytes:
 
 
 def _line(content: bytes, draw: random.Random) -> bytes:
-    """Lose a line amid others: what ends at a line cannot be told from a shorter file."""
+    """Drop a line in the middle: a file that ends after a line could be a shorter valid one."""
     lines = content.splitlines(keepends=True)
     if len(lines) < 3:
         return _HARMS["lost"](content, draw)
@@ -144,7 +144,7 @@ _HARMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
         data, draw, 1, lambda old: bytes([old[0] ^ 1 << draw.randrange(8)])
     ),
     "digit": _digit,
-    # A letter within the first part, where headers and names stand.
+    # A letter within the first part, which has headers and names.
     "head": lambda data, draw: _splice(
         data, draw, 1, lambda old: bytes([draw.randrange(32, 127)]), within=900
     ),

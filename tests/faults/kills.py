@@ -1,4 +1,4 @@
-"""Commands killed at every moment at which they change the disk, and at any other."""
+"""Commands killed at every moment at which they change the disk, and at random other moments."""
 
 import random
 import signal
@@ -17,7 +17,7 @@ _KINDS = (signal.SIGKILL, signal.SIGTERM)
 def kills(
     stock: Path, folder: Path, rounds: int, draw: random.Random
 ) -> Iterator[tuple[str, Tally]]:
-    """Yield what became of each command: `rounds` moments, a quarter as many times, one start."""
+    """Yield the outcomes of each command: `rounds` moments, a quarter as many times, one start."""
     for scene in scenes():
         alone = scene.undisturbed(stock, folder)
         expected = alone.expected

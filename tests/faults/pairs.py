@@ -1,4 +1,4 @@
-"""Two commands at once that write to one place, also when one is killed and a third goes on."""
+"""Two simultaneous commands that write to one path, also if one is killed and a third follows."""
 
 import dataclasses
 import random
@@ -21,8 +21,8 @@ State = dict[str, Left]
 class Pair:
     """Two commands, in a folder with copies of `begins` (name there: name in the stock).
 
-    `makes` are the files and folders that they write. Where `is_reader` is set, the second one
-    reads what the first writes, and may be refused in other words than those of a lock.
+    `makes` are the files and folders that they write. With `is_reader`, the second one reads the
+    output of the first, and may fail with another message than that of a lock.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Pair:
     is_reader: bool = False
 
     def begin(self, stock: Path, folder: Path) -> Path:
-        """Make `folder` anew, as the commands find it."""
+        """Create `folder` as it is before the commands."""
         return lay_out(stock, folder, self.begins)
 
     def left(self, folder: Path) -> State:
-        """Return what there is of what they make."""
+        """Return the existing files among their outputs."""
         return {
             name: left(folder / name) if (folder / name).is_dir() else {"": content(folder / name)}
             for name in self.makes
@@ -47,7 +47,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Undisturbed:
-    """The commands (0 and 1) in an order, the exit code of each, and what they leave."""
+    """An order of the commands (0 and 1), the exit code of each, and their output."""
 
     order: tuple[int, ...]
     codes: dict[int, int]
@@ -55,7 +55,7 @@ class Undisturbed:
 
 
 def pairs_of_commands() -> list[Pair]:
-    """Return all of them."""
+    """Return all pairs of commands."""
     train = [*TRAIN, "--out", "model"]
     resume = ["train", "data", "--resume", "--max-updates", "7", "--out", "model"]
     make = [*PREPROCESS, "--out", "data"]
@@ -106,9 +106,9 @@ def pairs_of_commands() -> list[Pair]:
 def pairs(
     stock: Path, folder: Path, rounds: int, draw: random.Random, names: Sequence[str] = ("",)
 ) -> Iterator[tuple[str, Tally]]:
-    """Yield what became of each pair: `rounds` times side by side, half as often with a kill.
+    """Yield the outcomes of each pair: `rounds` times simultaneously, half as often with a kill.
 
-    Of pairs with any of `names` in their names.
+    Only pairs with any of `names` in their names.
     """
     for pair in pairs_of_commands():
         if not any(name in pair.name for name in names):
@@ -125,7 +125,7 @@ def pairs(
 
 
 def undisturbed(pair: Pair, stock: Path, folder: Path) -> list[Undisturbed]:
-    """Return what the commands leave alone and one after the other."""
+    """Return the outputs of each command alone, and of both one after the other."""
     results = []
     for order in ((0,), (1,), (0, 1), (1, 0)):
         pair.begin(stock, folder)
@@ -143,7 +143,7 @@ def _start(pair: Pair, folder: Path, offset: float, draw: random.Random) -> list
     running: dict[int, Running] = {}
     for number in (0, 1) if offset >= 0 else (1, 0):
         if running:
-            # Mostly near each other, where they meet.
+            # Mostly close to each other, so that they interfere.
             time.sleep(abs(offset) * draw.choice((1, 0.3, 0.1, 0.02)))
         running[number] = Running((pair.first, pair.second)[number], folder)
     return [running[0], running[1]]
@@ -165,7 +165,7 @@ def judged(
     pair: Pair, ended: Sequence[Ended], processes: Sequence[int], state: State,
     expected: Sequence[Undisturbed],
 ) -> tuple[str, list[str]]:  # fmt: skip
-    """Return the outcome of two commands side by side, and what should not be."""
+    """Return the outcome of two simultaneous commands, and their faults."""
     for end in ended:
         if end.code and not end.is_refused:
             return "", [f"ended with {end.code}: {end.said[-600:]}"]
@@ -196,7 +196,7 @@ def _killed(
     tally: Tally, pair: Pair, stock: Path, folder: Path, expected: Sequence[Undisturbed],
     seconds: float, draw: random.Random,
 ) -> None:  # fmt: skip
-    """Kill one of the two, and let a third one go on."""
+    """Kill one of the two, and let a third one continue."""
     offset, victim = draw.uniform(-seconds, seconds) / 2, draw.randrange(2)
     kill = Kill(draw.uniform(0, seconds), signal.SIGKILL)
     running = _start(pair, pair.begin(stock, folder), offset, draw)
@@ -228,7 +228,7 @@ def _killed(
 
 
 def _third(pair: Pair, victim: int) -> list[list[str]]:
-    """Return the commands of which the first that is not refused goes on."""
+    """Return the commands to continue with: the first one that is not refused counts."""
     words = [(pair.first, pair.second)[victim], (pair.first, pair.second)[1 - victim]]
     if words[0][0] == "train":
         folder = words[0][words[0].index("--out") + 1]

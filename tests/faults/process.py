@@ -1,4 +1,4 @@
-"""Commands in processes of their own: forked from this one, so that torch is loaded once."""
+"""Commands in separate processes, forked from this one, so that torch is loaded only once."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ HANGS = 124
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (a signal's number with a minus) and all that it said."""
+    """How a command ended: its exit code (a signal as a negative number) and all its messages."""
 
     code: int
     said: str
@@ -30,12 +30,12 @@ class Ended:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it said in one message what is wrong."""
+        """Whether it reported the error in a single message."""
         return self.code == 2 and self.said.count("error: ") == 1 and not self.fell_over
 
     @property
     def fell_over(self) -> bool:
-        """Whether it ended in a way that is no answer."""
+        """Whether it ended in an invalid way."""
         return self.code in (1, HANGS) or "Traceback" in self.said or "a fault in" in self.said
 
 
@@ -55,7 +55,7 @@ def run(
 
 
 class Running:
-    """A command in a forked process, which others may run beside."""
+    """A command in a forked process, which may run in parallel with others."""
 
     def __init__(self, words: Sequence[str], folder: Path, tap: Tap | None = None) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `wait`)
@@ -65,7 +65,7 @@ class Running:
             _work(lambda: main(words), folder, self._said, self._moments, tap)
 
     def wait(self, kill: Kill | None = None) -> Ended:
-        """Return how it ended."""
+        """Wait until the command ends; return how it ended."""
         with self._said as said, self._moments as moments:
             code = _wait(self.process, kill)
             said.seek(0)
@@ -74,7 +74,7 @@ class Running:
 
 
 def start(words: Sequence[str], folder: Path, kill: Kill) -> Ended:
-    """Run a command as people do, Python's start and all imports included, and kill it."""
+    """Run a command as a user does, including Python's start and all imports, and kill it."""
     with tempfile.TemporaryFile() as said:
         begun = subprocess.Popen(
             [sys.executable, "-m", "nmtgrid", *words], cwd=folder, stdout=said, stderr=said,

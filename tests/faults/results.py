@@ -1,4 +1,4 @@
-"""What a command left, as values that can be compared: times and places of the run apart."""
+"""The output of a command as comparable values: without times and paths of the run."""
 
 import json
 import re
@@ -11,9 +11,9 @@ _OF_TIMES = {
     "data",  # the folder of the dataset, which lies elsewhere on another disk
 }  # fmt: skip
 _MINUTES = re.compile(rb"\d+\.\d minutes")
-"""How a model card says what the training took: a busy machine rounds to another tenth."""
+"""The duration of the training in a model card, whose rounded value varies with the load."""
 _OF_VALUES = {"sha256", "check"}
-"""Checksums of files that hold times."""
+"""Checksums of files that contain times."""
 
 Left = dict[str, Any]
 
@@ -35,7 +35,7 @@ def left(folder: Path) -> Left:
 
 
 def content(path: Path) -> Any:
-    """Return what a file holds, times apart; its bytes where it is not JSON."""
+    """Return the content of a file without times, or its bytes if it is not JSON."""
     stored = path.read_bytes()
     if path.suffix in (".json", ".md"):
         stored = _MINUTES.sub(b"minutes", stored)
@@ -60,7 +60,7 @@ def _timeless(values: Any) -> Any:
 
 
 def differing(first: Left, second: Left) -> list[str]:
-    """Return the names of the files that are not the same in both."""
+    """Return the names of the files that differ between the two."""
     return [name for name in sorted(first | second) if first.get(name) != second.get(name)]
 
 

@@ -1,4 +1,4 @@
-"""The commands that are disturbed: what they begin with, what they leave, how one goes on."""
+"""The commands to disturb: their inputs, their outputs, and how to continue afterwards."""
 
 import dataclasses
 import time
@@ -14,7 +14,7 @@ _RESUME = ["train", "data", "--resume", "--max-updates", "5", "--out", "model"]
 
 @dataclasses.dataclass(frozen=True)
 class Undisturbed:
-    """What a command leaves alone, its number of moments, and how long it takes."""
+    """The output of an undisturbed command, its number of moments, and its duration."""
 
     expected: dict[str, Left]
     moments: int
@@ -27,10 +27,10 @@ _UNDISTURBED: dict[tuple[str, Path], Undisturbed] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """A command, run in a folder that holds copies of `begins` (name there: name in the stock).
+    """A command, run in a folder with copies of `begins` (name there: name in the stock).
 
-    `makes` are the files and folders that it writes; `again` are commands that go on after it was
-    ended, of which the first one that is not refused counts; `probe` reads what is there.
+    `makes` are the files and folders that it writes; `again` are commands to continue with after it
+    was ended, of which the first one that is not refused counts; `probe` reads the output.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Scene:
     again: list[list[str]]
     probe: list[str] | None = None
     is_whole: bool = True
-    """Whether each of `makes` appears as a whole or not at all."""
+    """Whether each of `makes` must appear completely or not at all."""
 
     def begin(self, stock: Path, folder: Path) -> Path:
-        """Make `folder` anew, as the command finds it."""
+        """Create `folder` as it is before the command."""
         return lay_out(stock, folder, self.begins)
 
     def left(self, folder: Path) -> dict[str, Left]:
-        """Return what there is of what the command makes."""
+        """Return the existing files among the command's outputs."""
         return {
             name: left(folder / name) if (folder / name).is_dir() else {"": content(folder / name)}
             for name in self.makes
@@ -55,7 +55,7 @@ class Scene:
         }
 
     def undisturbed(self, stock: Path, folder: Path) -> Undisturbed:
-        """Return what the command leaves when nothing disturbs it; it runs once for all series."""
+        """Return the output of the undisturbed command; it runs once for all series."""
         if (self.name, stock) not in _UNDISTURBED:
             began = time.monotonic()
             ended = run(self.words, self.begin(stock, folder), counting())
@@ -67,7 +67,7 @@ class Scene:
 
 
 def scenes() -> list[Scene]:
-    """Return all of them."""
+    """Return all scenes."""
     decode = ["decode", "model", "text/test.xx", "--out", "out.yy", "--traces", "t.jsonl",
               "--alignments", "links", *SHORT]  # fmt: skip
     text, data = {"text": "text"}, {"data": "data"}
@@ -102,7 +102,7 @@ def scenes() -> list[Scene]:
 
 
 def go_on(scene: Scene, folder: Path, expected: dict[str, Left]) -> tuple[str, list[str]]:
-    """Look at what a disturbed command left, and go on; return the outcome and the faults."""
+    """Check the output of a disturbed command, and continue; return the outcome and the faults."""
     faults = _torn(scene, folder, expected)
     if scene.probe is not None:
         read = run(scene.probe, folder)
@@ -126,7 +126,7 @@ def go_on(scene: Scene, folder: Path, expected: dict[str, Left]) -> tuple[str, l
 
 
 def _torn(scene: Scene, folder: Path, expected: dict[str, Left]) -> list[str]:
-    """Return what is neither absent nor whole, where that is promised."""
+    """Return outputs that are incomplete although they must be complete or absent."""
     if not scene.is_whole or scene.makes[0] in scene.begins:
         return []
     actual = scene.left(folder)

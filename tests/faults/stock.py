@@ -1,4 +1,4 @@
-"""Good datasets, models and results, made once: what the cases begin with copies of."""
+"""Valid datasets, models and results, created once; the cases work on copies of them."""
 
 import contextlib
 import io
@@ -61,9 +61,9 @@ def make(folder: Path) -> None:
 
 
 def done(folder: Path, words: list[str]) -> None:
-    """Run a command in this process, so that those forked from it have all modules loaded.
+    """Run a command in this process, so that processes forked from it have all modules loaded.
 
-    Raises RuntimeError where it fails.
+    Raises RuntimeError if it fails.
     """
     raw = io.BytesIO()
     said = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
@@ -78,12 +78,12 @@ def done(folder: Path, words: list[str]) -> None:
 
 
 def empty_pictures() -> None:
-    """Let pictures, from now on, be written with nothing drawn: what they show is not compared."""
+    """From now on, write figures without drawing anything: their content is not compared."""
     setattr(Figure, "draw", lambda *_: None)  # noqa: B010
 
 
 def copy(stock: Path, folder: Path, names: Iterable[str]) -> Path:
-    """Make `folder` anew, with copies of what the stock holds under `names`."""
+    """Create `folder` with copies of the entries `names` of the stock."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name in names:
@@ -95,7 +95,7 @@ def copy(stock: Path, folder: Path, names: Iterable[str]) -> Path:
 
 
 def lay_out(stock: Path, folder: Path, begins: Mapping[str, str]) -> Path:
-    """Make `folder` anew, with copies under the names (keys) of what the stock holds (values)."""
+    """Create `folder` with copies of entries of the stock (values) under new names (keys)."""
     copy(stock, folder, set(begins.values()))
     for name, stored in begins.items():
         if name != stored:

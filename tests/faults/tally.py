@@ -1,4 +1,4 @@
-"""What became of the cases."""
+"""Counts of the cases by outcome."""
 
 import dataclasses
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 
 @dataclasses.dataclass
 class Tally:
-    """Cases of a command or file by what became of them; `faults` tell of what should not be."""
+    """Cases of a command or file by outcome; `faults` describe those that must not happen."""
 
     cases: int = 0
     outcomes: Counter[str] = dataclasses.field(default_factory=Counter)

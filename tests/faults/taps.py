@@ -1,4 +1,4 @@
-"""Moments at which a process changes the disk, and what befalls it at one of them."""
+"""Moments at which a process changes the disk, and disturbances at one of them."""
 
 import builtins
 import errno
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 KINDS = ("replace", "rename", "link", "unlink", "mkdir", "rmdir", "fsync")
-"""Functions of `os` before which a moment lies; others lie before files are opened or written."""
+"""Functions of `os` whose calls are moments; others are when files are opened or written."""
 _FILLS = ("open", "write", "mkdir", "link", "fsync")
-"""What fails on a full disk; what only moves or removes names does not."""
+"""Operations that fail on a full disk; those that only move or remove names do not."""
 
 
 class Tap:
     """Counts the moments of this process; `befall(kind, number)` is called at each.
 
-    Where it raises in the midst of a write, half of the bytes are on the disk.
+    If it raises in the middle of a write, half of the bytes are on the disk.
     """
 
     def __init__(self, befall: Callable[[str, int], None]) -> None:
@@ -25,7 +25,7 @@ class Tap:
         self._befall = befall
 
     def moment(self, kind: str) -> None:
-        """Note that something is about to happen."""
+        """Record that an operation is about to happen."""
         self.count += 1
         self._befall(kind, self.count)
 
@@ -64,7 +64,7 @@ class Tap:
 
 
 class _Tapped(io.FileIO):
-    """A file each write to which is a moment, when half of the bytes are written."""
+    """A file whose every write has a moment, after half of the bytes are written."""
 
     tap: Tap
 
@@ -75,14 +75,14 @@ class _Tapped(io.FileIO):
         try:
             self.tap.moment("write")
         except OSError:
-            # The writer above keeps what it believes unwritten; it must not come twice.
+            # The buffered writer keeps bytes that it considers unwritten; they must not come twice.
             os.ftruncate(self.fileno(), os.fstat(self.fileno()).st_size - done)
             raise
         return done + (super().write(whole[done:]) or 0)
 
 
 def killing(at: int, kind: signal.Signals) -> Tap:
-    """Return what sends this process a signal at moment `at`."""
+    """Return a function that sends this process a signal at moment `at`."""
 
     def befall(name: str, number: int) -> None:
         if number == at:
@@ -92,7 +92,7 @@ def killing(at: int, kind: signal.Signals) -> Tap:
 
 
 def filling(at: int) -> Tap:
-    """Return what fills the disk at moment `at`, for good."""
+    """Return a function that fills the disk permanently at moment `at`."""
 
     def befall(name: str, number: int) -> None:
         if number >= at and name in _FILLS:
@@ -102,5 +102,5 @@ def filling(at: int) -> Tap:
 
 
 def counting() -> Tap:
-    """Return what only counts."""
+    """Return a function that only counts."""
     return Tap(lambda name, number: None)

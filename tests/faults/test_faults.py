@@ -1,4 +1,4 @@
-"""Some kills, full disks and harmed files of each kind; hundreds by `python -m tests.faults`."""
+"""Some kills, full disks and damaged files of each kind; `python -m tests.faults` runs hundreds."""
 
 import json
 import os
@@ -39,14 +39,14 @@ def _write(folder: Path, tap: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_moments_are_counted(tmp_path: Path) -> None:
-    """The file is opened, written and moved to its place."""
+    """The file is opened, written and renamed."""
     done = _write(tmp_path, "counting()")
     assert (done.stdout, (tmp_path / "whole").read_text()) == ("3\n", "0123456789")
 
 
 @pytest.mark.parametrize(("at", "content"), [(1, None), (2, b"01234"), (3, b"0123456789")])
 def test_a_kill_comes_at_its_moment(tmp_path: Path, at: int, content: bytes | None) -> None:
-    """In the midst of a write, half of the bytes are there."""
+    """In the middle of a write, half of the bytes are there."""
     done = _write(tmp_path, f"killing({at}, {int(signal.SIGKILL)})")
     part = tmp_path / "whole.part"
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "whole").exists()
@@ -108,7 +108,7 @@ def test_answers_are_judged(code: int, said: str, same: bool, outcome: str, is_f
 
 @pytest.mark.parametrize("how", sorted(_HARMS))
 def test_harm_is_done(how: str) -> None:
-    """One letter may by chance be drawn as it was."""
+    """A random letter may by chance be the original one."""
     content, draw = b"line 1\nline 2\nline 3\n" * 20, random.Random(3)
     assert sum(_HARMS[how](content, draw) != content for _ in range(20)) >= 15
 
@@ -126,9 +126,9 @@ _SOME_PAIRS = "train --overwrite twice,bpe learn twice"
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The counts of all series, the pairs among them, which begin with the same stock.
+    """The counts of all series, including the pairs, which use the same stock.
 
-    From a process of its own, which is forked for each case and so must have no threads.
+    From a separate process, which is forked for each case and so must have no threads.
     """
     counts = tmp_path_factory.mktemp("faults") / "counts.json"
     done = subprocess.run(
@@ -183,6 +183,6 @@ def test_two_at_once_are_judged(
 
 
 def test_of_two_at_once_one_wins_whole(counted: dict[str, Any]) -> None:
-    """Once and once with a kill; often by `python -m tests.faults --pairs 20`."""
+    """Once, and once with a kill; `python -m tests.faults --pairs 20` runs more."""
     results = {name: entry for name, entry in counted.items() if name.startswith("pair")}
     assert len(results) == 2 and all(entry["cases"] == 2 for entry in results.values())

@@ -1,1 +1,1 @@
-"""Readers under files that nobody meant: `python -m tests.fuzz --cases 20000` (see __main__.py)."""
+"""Fuzzing of file readers: `python -m tests.fuzz --cases 20000` (see __main__.py)."""

@@ -1,10 +1,10 @@
-"""Harms good files in every way that hypothesis thinks of, and reads them.
+"""Damages valid files in all ways that hypothesis comes up with, and reads them.
 
-    python -m tests.fuzz --cases 20000              each reader, so many cases
+    python -m tests.fuzz --cases 20000              each reader, with this many cases
     python -m tests.fuzz --cases 500 --only model   the readers with `model` in their names
     python -m tests.fuzz --seed 7 --json counts.json
 
-Prints counts; the exit code is 1 where a reader fell over, took too long or too much memory.
+Prints counts; the exit code is 1 if a reader crashed, took too long or took too much memory.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from tests.fuzz.run import readers, run
 
 
 def main() -> int:
-    """Run all readers and print what became of them; return the exit code."""
+    """Run all readers and print their outcomes; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--only", default="")

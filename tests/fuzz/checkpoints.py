@@ -1,11 +1,11 @@
-"""Checkpoints of fairseq that are meant to do harm, each imported in a process of its own.
+"""Malicious fairseq checkpoints, each imported in a separate process.
 
     python -m tests.fuzz.checkpoints --cases 500 --json counts.json
 
-The first cases are `attacks()`, each of which has to be refused; the others are good checkpoints
-with bytes of theirs changed, and attacks put into them at random. Prints the exit codes, and the
-most time and memory that a case took above what the program takes anyway; the exit code is 1 where
-a case ended by anything but success or an error for people.
+The first cases are `attacks()`, each of which must be refused; the others are valid checkpoints
+with changed bytes, and attacks inserted at random. Prints the exit codes, and the maximum time and
+memory of a case in addition to what the program takes anyway; the exit code is 1 if a case ended
+with anything but success or a proper error message.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tests.unit.convert.fairseq_reference import ConvS2S, Transformer
 from tests.unit.convert.fairseq_reference_recurrent import LSTM, Pervasive
 
 SECONDS, MEBIBYTES = 10, 1024
-"""What a case may take, above what the program takes anyway."""
+"""Limits of a case, in addition to what the program takes anyway."""
 _STOP_SECONDS, _STOP_BYTES = 40, 6 << 30
 _MERSENNE = 2**61 - 1
 _PLACEHOLDER = "placeholder"
@@ -58,7 +58,7 @@ def tensor(shape: bytes, strides: bytes, *, offset: bytes = b"K\x00", count: int
 
 
 def checkpoint(arch: bytes = text("lstm"), model: bytes = b"}", more: bytes = b"") -> bytes:
-    """Return the pickle of a checkpoint; each part of it is given by its instructions."""
+    """Return the pickle of a checkpoint; each part is given by its pickle instructions."""
     options = b"cargparse\nNamespace\n)R}(" + text("arch") + arch + b"ub"
     return b"\x80\x02}(" + text("args") + options + text("model") + model + more + b"u."
 
@@ -69,7 +69,7 @@ def archive(
     more: dict[str, bytes] | None = None,
     method: int = 0,
 ) -> bytes:
-    """Return a file of torch's with one storage; `more` are other parts."""
+    """Return a torch file with a single storage; `more` are other parts."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as parts:
         for name, raw in {"data.pkl": pickled, "data/0": storage, **(more or {})}.items():
@@ -83,21 +83,21 @@ def member_twice() -> bytes:
 
 
 def saved(value: Any) -> bytes:
-    """Return the file that torch makes of a value."""
+    """Return the file that torch saves for a value."""
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()
 
 
 def model_file(make: Any, changes: dict[str, Any] | None = None, **tensors: torch.Tensor) -> bytes:
-    """Return a good checkpoint whose options and tensors are changed."""
+    """Return a valid checkpoint with changed options and tensors."""
     reference = make(TYPES)
     vars(reference.options).update(changes or {})
     return saved(content(reference.options, reference.state | tensors))
 
 
 def spliced(value: bytes, option: str = "dropout", make: Any = LSTM) -> bytes:
-    """Return a good checkpoint in which an option's value is made by the instructions `value`."""
+    """Return a valid checkpoint in which an option's value is given by instructions `value`."""
     with zipfile.ZipFile(io.BytesIO(model_file(make, {option: _PLACEHOLDER}))) as old:
         parts = {name.partition("/")[2]: old.read(name) for name in old.namelist()}
     assert parts["data.pkl"].count(text(_PLACEHOLDER)) == 1
@@ -133,7 +133,7 @@ def sparse_archive(path: Path, name: str, pickled: bytes) -> None:
 
 
 def _tied_layers(count: int) -> bytes:
-    """Return a Transformer of `count` layers, all of which are one."""
+    """Return a Transformer of `count` layers that are all the same layer."""
     reference = Transformer(TYPES, decoder_ffn_embed_dim=1 << 16, decoder_layers=1)
     state = dict(reference.state)
     for name, value in reference.state.items():
@@ -144,7 +144,7 @@ def _tied_layers(count: int) -> bytes:
 
 
 def _strided(count: int) -> bytes:
-    """Return a model of `count` tensors of two numbers, the first and the last of a storage."""
+    """Return a model of `count` tensors of two numbers, the first and last of a storage."""
     views = b"".join(
         text(f"a{n}") + tensor(b"K\x02\x85", number(2**28 + n) + b"\x85", count=2**29)
         for n in range(count)
@@ -153,7 +153,7 @@ def _strided(count: int) -> bytes:
 
 
 def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], object]]]:
-    """Return files by name: words of the error that each has to give, and how it is made."""
+    """Return files by name: words of the error that each must raise, and how to create it."""
     deep, doubled = b")" + b"\x85" * 900_000, b"K\x01" + b"2\x86" * 200
     listed = b"](" + b"K\x01" * 6000 + b"e"
     pairs = b"](" + b"K\x01K\x02\x86" * 5000 + b"e"
@@ -281,12 +281,12 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], object]]]:
 
 
 def mutated(draw: random.Random, good: list[bytes], bad: list[bytes]) -> bytes:
-    """Return a good or bad file with some of its bytes changed, repeated, cut or put elsewhere."""
+    """Return a valid or malicious file with some bytes changed, repeated, cut or moved."""
     raw = bytearray(draw.choice(good if draw.random() < 0.7 else bad))
     pieces = [b"(", b"2\x86" * 40, b"]" * 999, b"\x85" * 999, b"h\0" * 99, b"\xff" * 8, b"R", b"u",
               number(2**100), number(_MERSENNE), text("x" * 999), b"\x93"]  # fmt: skip
     for _ in range(draw.randint(1, 4)):
-        # Most bytes are weights; the pickle stands at the beginning.
+        # Most bytes are weights; the pickle is at the beginning.
         begin = draw.randrange(min(len(raw), draw.choice((300, 4000, 10**9))) or 1)
         end = begin + draw.choice((1, 2, 9, 99, 4000))
         kind = draw.randrange(6)
@@ -307,11 +307,11 @@ def mutated(draw: random.Random, good: list[bytes], bad: list[bytes]) -> bytes:
 
 
 def imported(folder: Path, path: Path) -> dict[str, Any]:
-    """Import `path` in a process of its own: exit code, seconds, MiB and what it said."""
+    """Import `path` in a separate process; return exit code, seconds, MiB and messages."""
     said = folder / "said"
     begin, child = time.monotonic(), os.fork()
     if child == 0:
-        # Whatever happens, the copy of this process must not go on.
+        # Whatever happens, the forked process must not continue.
         with contextlib.suppress(BaseException), open(said, "w", encoding="utf-8") as file:
             os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -334,7 +334,7 @@ def imported(folder: Path, path: Path) -> dict[str, Any]:
 
 
 def run(count: int, seed: int = 1) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield name, the words of the error ("" where success is fine too), and what became of it."""
+    """Yield the name, the words of the error ("" if success is fine too), and the outcome."""
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -343,7 +343,7 @@ def run(count: int, seed: int = 1) -> Iterator[tuple[str, str, dict[str, Any]]]:
         good = [model_file(kind) for kind in (LSTM, ConvS2S, Transformer, Pervasive)]
         write_checkpoint(path, content(LSTM(TYPES).options, LSTM(TYPES).state), zipped=False)
         good.append(path.read_bytes())
-        # What is loaded only when it is needed is loaded here, and not by each case again.
+        # Modules that are loaded lazily are loaded here, so that not every case loads them again.
         options = [f"--dict-source={folder}/dict.de.txt", f"--dict-target={folder}/dict.en.txt"]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             for index, harmless in enumerate(good):
@@ -353,7 +353,7 @@ def run(count: int, seed: int = 1) -> Iterator[tuple[str, str, dict[str, Any]]]:
         usual = imported(folder, _written(path, b"x"))["mebibytes"]
         cases = list(attacks().items())
         bad = [raw for _, (_, raw) in cases if isinstance(raw, bytes) and len(raw) < 10**6]
-        # No fork looks for garbage among what was loaded before it, which it would have to copy.
+        # Forks must not collect garbage among objects created before, whose pages they would copy.
         gc.freeze()
         for index in range(count):
             label, words = f"mutation {index}", ""
@@ -382,7 +382,7 @@ def _written(path: Path, raw: bytes | Callable[[Path], object]) -> Path:
 
 
 def faults(words: str, result: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the result of a case."""
+    """Return the faults of a case's result."""
     said = " ".join(result["said"].split())
     checks = {
         f"exit code {result['code']}": result["code"] != 2 and (words or result["code"] != 0),
@@ -395,7 +395,7 @@ def faults(words: str, result: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Import all cases and print what became of them; return the exit code."""
+    """Import all cases and print their outcomes; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,7 @@
-"""The readers of directories: models, datasets, saved states; one file in them is harmed.
+"""The readers of directories: models, datasets, saved states; one file in them is damaged.
 
-Checksums keep accidents out, not intent: where a file says its own checksum it is sealed again
-after the harm, so that what stands behind it is reached.
+Checksums protect against accidents, not intent: if a file contains its own checksum, the checksum
+is updated after the damage, so that the code behind the check is reached.
 """
 
 import functools
@@ -22,13 +22,13 @@ from nmtgrid.training.checkpoint import Checkpoints
 from tests.fuzz.harm import as_json, changed_values, damaged
 
 Case = tuple[str, bytes]
-"""The name of a file in a folder, and what is put there."""
+"""The name of a file in a folder, and its new content."""
 EXITS = {"format": 1, "settings": {"fast": {"mechanism": "confidence", "thresholds": [0.5],
          "split": "valid", "bleu": 3.5, "average_exit": 1.2}}}  # fmt: skip
 
 
 def make(folder: Path) -> None:
-    """Make a dataset `data` and a model `model` in `folder`, both tiny."""
+    """Create a tiny dataset `data` and a tiny model `model` in `folder`."""
     words = [str(folder / "data"), str(folder / "model")]
     assert main(["preprocess", "--toy", "30", "--out", words[0]]) == 0
     assert main(["bpe", "learn", words[0], "--merges", "20"]) == 0
@@ -39,7 +39,7 @@ def make(folder: Path) -> None:
 
 
 def _harmed(folder: Path, names: list[str]) -> st.SearchStrategy[Case]:
-    """Return one of the files with changed bytes, or, if JSON, changed values, sealed again."""
+    """Return one of the files with changed bytes, or changed JSON values and a new checksum."""
     drawn = []
     for name in names:
         content = (folder / name).read_bytes()
@@ -59,9 +59,9 @@ def _sealed(name: str, values: Any) -> Case:
 
 
 def _seal(name: str, values: Any) -> Any:
-    """Return JSON values as they stand where nobody has noticed the harm.
+    """Return JSON values with valid checksums, so that the damage is not detected by them.
 
-    A file without its checksum counts as it stands; a manifest gets a new one.
+    A file without its checksum is accepted as it is; a manifest gets a new one.
     """
     if not isinstance(values, dict):
         return values
@@ -81,7 +81,7 @@ def _read_dataset(folder: Path) -> None:
 
 
 def folders(folder: Path) -> dict[str, tuple[Path, st.SearchStrategy[Case], Callable[[Path], Any]]]:
-    """Return each folder, what is put into it, and what reads it, by name."""
+    """Return each folder, the changed file, and its reader, by name."""
     make(folder)
     model, data = folder / "model", folder / "data"
     texts = ["text.json", *(path.name for path in model.glob("vocab.*")), "bpe.codes"]

@@ -1,13 +1,13 @@
-"""Fuzzing that is guided by coverage: atheris changes bytes towards code not reached before.
+"""Coverage-guided fuzzing: atheris changes bytes to reach new code.
 
     pip install atheris
-    python -m tests.fuzz.guided --runs 20000                 each reader of one file, so many inputs
+    python -m tests.fuzz.guided --runs 20000                 each reader of one file, 20,000 inputs
     python -m tests.fuzz.guided --runs 20000 --only vocab    those with `vocab` in their names
 
-Beside `python -m tests.fuzz`, which knows what the files look like, this one knows which lines of
-`nmtgrid` an input has reached. Each reader has a process of its own; the good files are its first
-inputs. The exit code is 1 where a reader fell over, took more than 10 seconds or 2 GiB more than
-the program.
+In contrast to `python -m tests.fuzz`, which knows the file formats, this program knows which lines
+of `nmtgrid` an input has reached. Each reader has its own process; the valid files are its first
+inputs. The exit code is 1 if a reader crashed, or took more than 10 seconds or 2 GiB more than the
+program.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 MEBIBYTES = 3000
-"""Of the whole process: torch and what else is loaded take one of them."""
+"""Memory limit of the whole process; torch and other modules take about a third of it."""
 _DONE = re.compile(r"Done (\d+) (?:runs )?in")
 _COVERAGE = re.compile(r"cov: (\d+)")
 
@@ -54,7 +54,7 @@ def fuzz(name: str, runs: int, folder: Path) -> None:
 
 
 def child(name: str, runs: int) -> dict[str, Any]:
-    """Return what a process that fuzzes one reader said: inputs, coverage, and its last words."""
+    """Return the report of a process that fuzzes a reader: inputs, coverage, last messages."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.fuzz.guided", "--child", folder]
         done = subprocess.run(
@@ -70,7 +70,7 @@ def child(name: str, runs: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Fuzz all readers, each in a process of its own; return the exit code."""
+    """Fuzz all readers, each in a separate process; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What is done to good files so that they are bad: bytes and JSON values, drawn by hypothesis."""
+"""Damage to valid files: changed bytes and JSON values, drawn by hypothesis."""
 
 import copy
 import json
@@ -14,13 +14,13 @@ PIECES = (
     b"null", b"true", b"{}", b"[]", b'"', b"\\", b"1..9", b"..", b",", b":", b"@@", b"</w>", b"<s>",
     b"<seg id=", b"</seg>", b"#version: 0.2", b"#fairseq:overwrite", b"-", b"?", b"..........",
 )  # fmt: skip
-"""What readers may trip over."""
+"""Bytes that readers may fail on."""
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 1000, 50_000, 2**31, 2**63, 10**30, -0.5, 1e308, float("nan"),
     float("inf"), "",
     "x", "\ud800", "../../x", "/etc/passwd", [], {}, [[]], [None], {"a": []}, "1", [1, 2, 3],
 )  # fmt: skip
-"""What may stand in JSON in place of what was meant."""
+"""JSON values that may replace valid ones."""
 
 _NUMBER = st.sampled_from(range(1 << 20))  # as likely late in a file as early
 _EDIT = st.tuples(
@@ -30,7 +30,7 @@ _EDIT = st.tuples(
 
 
 def damaged(examples: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Return files that are an example with one to four pieces changed, or anything at all."""
+    """Return examples with one to four pieces changed, or arbitrary bytes."""
     changed = st.builds(_apply, st.sampled_from(examples), st.lists(_EDIT, min_size=1, max_size=4))
     soup = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=9)), max_size=30)
     return st.one_of(changed, changed, changed, soup.map(b"".join))
@@ -63,7 +63,7 @@ def _apply(content: bytes, edits: Sequence[tuple[str, int, int, bytes]]) -> byte
 
 
 def changed_values(values: Any) -> st.SearchStrategy[Any]:
-    """Return copies of a JSON value in which one to three values are others, gone or more."""
+    """Return copies of a JSON value in which one to three values are changed, lost or added."""
     edit = st.tuples(st.sampled_from(("set", "set", "drop", "add")), _NUMBER,
                      st.sampled_from(VALUES))  # fmt: skip
     return st.lists(edit, min_size=1, max_size=3).map(lambda edits: _edited(values, edits))
@@ -100,5 +100,5 @@ def _places(values: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def as_json(values: Any) -> bytes:
-    """Return a value as it would stand in a file; half of a pair of characters stays an escape."""
+    """Return a value as in a JSON file; a lone surrogate stays an escape."""
     return json.dumps(values).encode()

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.latency_logs --cases 10000 --json counts.json
 
-Prints the number of logs and of compared figures and the largest difference; the exit code is 1
-where figures of a log differ by more than 1e-9.
+Prints the number of logs and of compared values and the largest difference; the exit code is 1 if
+values of a log differ by more than 1e-9.
 """
 
 import argparse
@@ -31,14 +31,14 @@ WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "mat", "3.5", "it's", "en
 
 @dataclass(frozen=True)
 class Comparison:
-    """nmtgrid's scores of a log, and how far each figure is from OmniSTEval's."""
+    """nmtgrid's scores of a log, and the difference of each value from OmniSTEval's."""
 
     score: LogScore
     differences: Mapping[str, float]
 
 
 def figures_of(path: Path, tokenizer: Tokenizer, *, quality: bool = True) -> dict[str, float]:
-    """Return OmniSTEval's figures of a log by its names; without a prediction there are none."""
+    """Return OmniSTEval's values of a log by its names; without a prediction there are none."""
     instances = load_shortform_instances(str(path), None, "delays", "elapsed")
     scores, *_ = evaluate_instances(
         instances, is_longform=False, bleu_tokenizer=tokenizer, compute_quality=quality
@@ -47,7 +47,7 @@ def figures_of(path: Path, tokenizer: Tokenizer, *, quality: bool = True) -> dic
 
 
 def difference(ours: float, theirs: float) -> float:
-    """Return how far two figures are apart: 0 if neither is a number, infinity if one is not."""
+    """Return the difference of two values: 0 if neither is a number, infinity if one is not."""
     if math.isnan(ours) or math.isnan(theirs):
         return 0.0 if math.isnan(ours) and math.isnan(theirs) else math.inf
     return abs(ours - theirs)
@@ -91,9 +91,9 @@ def _text(source: random.Random, most: int) -> str:
 
 
 def _sentence(source: random.Random, index: int, measured: bool) -> dict[str, Any]:
-    """Return a sentence of any path: none written, beyond the source, never all read, all read.
+    """Return a sentence with any path: none written, beyond the source, never all read, all read.
 
-    OmniSTEval's empty `elapsed` mean that nothing was measured; in nmtgrid zeros do so too.
+    An empty `elapsed` means for OmniSTEval that nothing was measured; in nmtgrid zeros do too.
     """
     length = source.choice([1, 1, 2, 5, 12, 30])
     reference = _text(source, 15)

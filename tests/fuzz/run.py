@@ -1,7 +1,7 @@
-"""Draws cases for a reader, and counts what it took, what it refused, and what it fell over.
+"""Draws cases for a reader, and counts those that it accepts, refuses or crashes on.
 
-Nothing but an error for people may come out of a reader, in `SECONDS` and in `MEMORY` above what
-the program takes anyway.
+A reader may raise nothing but a proper error, within `SECONDS` and with `MEMORY` in addition to
+what the program takes anyway.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _PAGE = resource.getpagesize()
 
 @dataclasses.dataclass
 class Count:
-    """What became of a reader's cases; `faults` are tracebacks, each with its smallest case."""
+    """The outcomes of a reader's cases; `faults` are tracebacks, each with its smallest case."""
 
     cases: int = 0
     accepted: int = 0
@@ -39,12 +39,12 @@ class Count:
 
 
 class TooSlow(Exception):
-    """A reader that has not come to an end."""
+    """Raised if a reader does not finish in time."""
 
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Bound the memory of this process; what it holds already is not counted."""
+    """Limit the memory of this process; memory already in use is not counted."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
@@ -55,7 +55,7 @@ def limited() -> Iterator[None]:
 
 
 def readers(only: str = "") -> Iterator[tuple[str, st.SearchStrategy[Any], Callable[[Any], Any]]]:
-    """Yield the name of each reader, what is drawn for it, and what is done with that."""
+    """Yield each reader's name, the strategy for its cases, and the function to run on them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for label, reader in single(folder).items():
@@ -94,7 +94,7 @@ def _reads_folder(folder: Path, read: Callable[[Path], Any]) -> Callable[[tuple[
 def run(
     drawn: st.SearchStrategy[Any], call: Callable[[Any], Any], cases: int, number: int
 ) -> Count:
-    """Return what became of so many cases; `number` is the seed."""
+    """Return the outcomes of so many cases; `number` is the seed."""
     count = Count()
 
     @seed(number)
@@ -122,7 +122,7 @@ def run(
 
 
 def _told(fault: BaseException) -> str:
-    """Return where the fault arose, what it says, and the smallest case that has it."""
+    """Return the location of the fault, its message, and the smallest case with it."""
     frames = traceback.extract_tb(fault.__traceback__)[-6:]
     where = [f"  {frame.filename}:{frame.lineno} {frame.line}" for frame in frames]
     notes = " ".join(getattr(fault, "__notes__", ()))

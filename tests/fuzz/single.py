@@ -1,4 +1,4 @@
-"""The readers of single files, each with good files to harm."""
+"""The readers of single files, each with valid files to damage."""
 
 import bz2
 import dataclasses
@@ -101,7 +101,7 @@ def _checkpoint(path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Good files, harmed ones, and what reads them."""
+    """Valid files, damaged ones, and their reader."""
 
     good: list[bytes]
     drawn: st.SearchStrategy[bytes]
@@ -113,7 +113,7 @@ def _of_bytes(good: list[bytes], read: Callable[[Path], Any]) -> Reader:
 
 
 def _of_json(read: Callable[[Path], Any], *values: Any, lines: bool = False) -> Reader:
-    """Harm files of JSON, or of a value a line, in their bytes or in their values."""
+    """Damage files of JSON, or of one value per line, in their bytes or in their values."""
     parts = [changed_values(value).map(as_json) for value in values]
     good = [as_json(value) for value in values]
     if lines:
@@ -123,7 +123,7 @@ def _of_json(read: Callable[[Path], Any], *values: Any, lines: bool = False) -> 
 
 
 def single(folder: Path) -> dict[str, Reader]:
-    """Return the readers by name; `folder` is for files that are made first."""
+    """Return the readers by name; `folder` is for files that are created first."""
     tensors = {"a": torch.ones(2, 3), "b": torch.arange(4)}
     save_tensors(folder / "a.safetensors", tensors)
     save_tensors(folder / "f.safetensors", {"picture": torch.ones(3, 2), "other": torch.ones(1, 2)})

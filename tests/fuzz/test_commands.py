@@ -1,4 +1,4 @@
-"""Whole commands with odd values: what they once fell over, and a few drawn ones."""
+"""Whole commands with unusual values: those they once crashed on, and a few random ones."""
 
 import json
 import os
@@ -26,12 +26,12 @@ ONCE_FAULTS = [
     # A file name that is no UTF-8, written down in results.
     "adaptive-tune --allow-loss:option:--out::surrogate",
 ]
-"""Names of cases that ended in a traceback, took too long or too much."""
+"""Names of cases that ended in a traceback, took too long or took too much memory."""
 LINE = Line(["bpe", "apply"], ["data/bpe.codes"], {"--input": ["text"], "--out": ["new"]}, ["text"])
 
 
 def _run(*words: str, counts: Path) -> dict[str, object]:
-    """Fuzz in a process of its own, which is forked for each case and so must have no threads."""
+    """Fuzz in a separate process, which is forked for each case and so must have no threads."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.commands", "--json", counts, *words],
         cwd=PROJECT, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -43,7 +43,7 @@ def _run(*words: str, counts: Path) -> dict[str, object]:
 
 
 def test_what_was_mended_stays_mended(tmp_path: Path) -> None:
-    """And a few options drawn at random, of the same command lines."""
+    """Also with a few random options of the same command lines."""
     words = [word for name in ONCE_FAULTS for word in ("--case", name)]
     words += ["--cases", "10", "--kind", "option", "--seed", "3"]
     results = _run(*words, counts=tmp_path / "counts.json")
@@ -69,7 +69,7 @@ def test_values_are_put_where_they_belong() -> None:
 def test_cases_are_drawn_evenly(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("[1]")
     by_kind = cases(LINE, tmp_path, ["text"])
-    # Numbers of workers that begin processes are left out.
+    # Numbers of workers that start processes are left out.
     assert len(by_kind["option"]) == 4 * len(TEXTS) - 3 and len(by_kind["content"]) == len(CONTENTS)
     assert len(by_kind["path"]) == 3 * len(PATHS) and not by_kind["setting"]
     assert len(by_kind["value"]) == 2 * len(LEAVES) - 1

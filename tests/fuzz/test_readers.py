@@ -1,5 +1,5 @@
-"""Readers take what is good, and answer what is not with an error for people, soon and in little
-memory: a few hundred cases here, tens of thousands by `python -m tests.fuzz`.
+"""Readers accept valid files, and raise a proper error for others, quickly and with little memory:
+a few hundred cases here, tens of thousands with `python -m tests.fuzz`.
 """
 
 import json
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_good_files_are_accepted(folder: Path) -> None:
-    """Were they not, nothing behind the first check would ever be harmed."""
+    """Otherwise no damage would ever get past the first check."""
     for name, reader in single(folder).items():
         for good in reader.good:
             path = folder / "case"
@@ -46,7 +46,7 @@ def test_good_folders_are_accepted(folder: Path) -> None:
 
 
 def test_no_reader_falls_over(tmp_path: Path) -> None:
-    """In a process of its own, for its memory is bounded."""
+    """In a separate process, because its memory is limited."""
     counts = tmp_path / "counts.json"
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--cases", str(CASES), "--json", counts],

@@ -1,8 +1,8 @@
 """The cases of the invariant tests: small models of every architecture in every form.
 
-The tests are not told which architectures there are: `cases` asks the zoo, shrinks each one by the
-names of its settings, and then turns every choice that its configuration offers, one at a time
-(and each pair of the choices in `CROSSED`).
+The tests do not name any architectures: `cases` gets them from the zoo, shrinks each by the names
+of its settings, and then varies every choice that its configuration offers, one at a time (and each
+pair of the choices in `CROSSED`).
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ TINY = {
 }  # fmt: skip
 """Small values of the settings that architectures have, by name."""
 CROSSED = ("skip", "aggregation")
-"""Choices that are tried in all combinations."""
+"""Choices that are tested in all combinations."""
 
 NEEDS: dict[str, tuple[tuple[str, Any], ...]] = {
     "reader": (("source_causal", True), ("encoder", "unidirectional")),
     "reader_detached": (("source_causal", True), ("reader", "shared")),
     "halting": (("exits", "tied"),),
 }
-"""What must be chosen beside a choice of this name, of what the architecture has."""
+"""Settings required by a choice of this name, if the architecture has them."""
 
 READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("reader_depth", (3,)),
@@ -40,7 +40,7 @@ READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("skip", ("dense",)),
     ("tie", ("all",)),
 )
-"""What each reader is tried with in the tests of reading probabilities."""
+"""Settings of each reader in the tests of reading probabilities."""
 
 EXITS: tuple[tuple[tuple[str, Any], ...], ...] = (
     (("exits", "tied"), ("encoder", "unidirectional"), ("alignment", "mean")),
@@ -54,16 +54,16 @@ EXITS: tuple[tuple[tuple[str, Any], ...], ...] = (
     (("exits", "tied"), ("tie", "all"), ("output_bias", True)),
     (("exits", "separate"), ("encoder_size", 12), ("halting", "sequence"), ("tie", "none")),
 )
-"""What the tests of exits are tried with, beside all halting networks for each kind of exits."""
+"""Settings in the tests of exits, in addition to all halting networks for each kind of exits."""
 
 ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
     (("encoder", "source_marker"), ()),
     (("encoder", "transparent"), ()),
-    # Of few channels none may change from one row to the next where the max is over both.
+    # With few channels, none may change from one row to the next if the max is over both.
     (("aggregation", "online_features"), (("source_causal", True), ("size", 24))),
     (("skip",), (("source_causal", True),)),
 )
-"""Choices of online models that are tried in all combinations, beside fixed ones."""
+"""Choices of online models that are tested in all combinations, together with fixed ones."""
 
 
 MECHANISMS: tuple[tuple[tuple[str, Any], ...], ...] = (
@@ -71,12 +71,12 @@ MECHANISMS: tuple[tuple[tuple[str, Any], ...], ...] = (
      ("transparent", True), ("norm", "pre")),
     (("reader", "information"), ("source_marker", "begin"), ("encoder_size", 12)),
 )  # fmt: skip
-"""What reading mechanisms are tried with beside their plain forms."""
+"""Settings of reading mechanisms that are tested in addition to their plain forms."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An architecture with small settings; `dropout` is off unless asked."""
+    """An architecture with small settings; `dropout` is off by default."""
 
     arch: str
     settings: tuple[tuple[str, Any], ...] = ()
@@ -86,7 +86,7 @@ class Case:
         return f"{self.arch}{'-' if shown else ''}{shown}"
 
     def changes(self) -> frozenset[tuple[str, Any]]:
-        """Return the settings that are not the architecture's defaults."""
+        """Return the settings that differ from the architecture's defaults."""
         base = zoo.architectures().get(self.arch).config()
         return frozenset(item for item in self.settings if item[1] != getattr(base, item[0]))
 
@@ -94,7 +94,7 @@ class Case:
         self, source_types: int = SOURCE_TYPES, target_types: int = TARGET_TYPES,
         *, dropout: float = 0.0,
     ) -> TranslationModel:  # fmt: skip
-        """Return the model with drawn weights, in evaluation mode."""
+        """Return the model with random weights, in evaluation mode."""
         config = zoo.architectures().get(self.arch).config
         known = {field.name for field in dataclasses.fields(config)}
         changes: dict[str, Any] = {name: value for name, value in TINY.items() if name in known}
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def traits(self) -> Traits:
-        """What its models can do."""
+        """The capabilities of its models."""
         return _traits(self)
 
 
@@ -120,7 +120,7 @@ def _traits(case: Case) -> Traits:
 
 
 def cases() -> list[Case]:
-    """Return every architecture in every form that its choices offer."""
+    """Return all architectures with all choices that they offer."""
     every: list[Case] = []
     for arch in zoo.architectures():
         config = zoo.architectures().get(arch).config
@@ -156,7 +156,7 @@ def _needs(config: type[Any], name: str) -> tuple[tuple[str, Any], ...]:
 def _together(
     arch: str, choices: dict[str, tuple[Any, ...]], known: set[frozenset[tuple[str, Any]]]
 ) -> list[Case]:
-    """Return the combinations of choices that matter to each other when a model goes online."""
+    """Return the combinations of choices that interact in online models."""
     together = []
     fields = {field.name for field in dataclasses.fields(zoo.architectures().get(arch).config)}
     for names, fixed in ONLINE:
@@ -172,13 +172,13 @@ def _together(
 
 @functools.cache
 def online_cases() -> list[Case]:
-    """Return the cases whose models serve limited reads."""
+    """Return the cases whose models support limited reads."""
     return [case for case in cases() if case.traits.prefix_safe]
 
 
 @functools.cache
 def reader_cases() -> list[Case]:
-    """Return the cases whose models have a reader, and more of their kind."""
+    """Return the cases whose models have a reader, and further variants of them."""
     basic = [case for case in cases() if case.traits.reads]
     more = [
         Case(case.arch, (*case.settings, (name, value)))
@@ -192,7 +192,7 @@ def reader_cases() -> list[Case]:
 
 @functools.cache
 def exit_cases() -> list[Case]:
-    """Return the models with exits, of four blocks, in the forms that matter to exits."""
+    """Return the models with exits, with four blocks, in the variants that matter for exits."""
     every = []
     for arch in zoo.architectures():
         choices = _choices(zoo.architectures().get(arch).config)
@@ -207,7 +207,7 @@ def exit_cases() -> list[Case]:
 
 
 def basic_cases() -> list[Case]:
-    """Return one case for each architecture, for tests that cost more."""
+    """Return one case per architecture, for more expensive tests."""
     return [Case(arch) for arch in zoo.architectures()]
 
 
@@ -223,9 +223,9 @@ def _choices(config: type[Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def shake(model: TranslationModel, amount: float = 0.15) -> TranslationModel:
-    """Move every parameter at random, masked taps and zero biases too, so that nothing is idle.
+    """Perturb all parameters, including masked taps and zero biases, so that none has no effect.
 
-    Running statistics move too: means are added to, variances stay above zero.
+    Running statistics are perturbed too: noise is added to means, and variances stay positive.
     """
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""What the tests of exits share."""
+"""Shared by the tests of exits."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def sites_at(
 
 
 def predicted(model: ExitModel, batch: Batch, sites: PredictionSites) -> Tensor:
-    """Return log-probabilities [B, T, V] of sites by their own exits' classifiers."""
+    """Return log-probabilities [B, T, V] of sites from the classifiers of their own exits."""
     features = model.features(batch, sites)
     classifiers = [model.classifier(exit) for exit in range(1, model.traits.num_exits + 1)]
     assert sites.depth is not None
@@ -49,7 +49,7 @@ def predicted(model: ExitModel, batch: Batch, sites: PredictionSites) -> Tensor:
 
 
 def halts(model: ExitModel) -> list[AnyHalt]:
-    """Return one halt of each kind that the model serves, with thresholds in the middle."""
+    """Return one halt of each kind that the model supports, with thresholds in the middle."""
     count = model.traits.num_exits
     choices: list[AnyHalt] = [FixedExit(1), FixedExit(2), FixedExit(count), RandomExit(count, 3)]
     choices.append(Thresholds("confidence", (0.3,) * (count - 1)))
@@ -62,7 +62,7 @@ def halts(model: ExitModel) -> list[AnyHalt]:
 
 
 def truncated(model: ExitModel, depth: int) -> ExitModel:
-    """Return a model of the first `depth` decoder blocks and the classifier behind them."""
+    """Return a model with the first `depth` decoder blocks and the classifier after them."""
     config = dataclasses.replace(
         model.config, decoder_depth=depth, exits="none", halting="none", tie="none"
     )

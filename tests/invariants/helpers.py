@@ -1,4 +1,4 @@
-"""What the invariant tests share: the cases, ragged batches, slow references."""
+"""Shared by the invariant tests: the cases, ragged batches, slow references."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ every_exit_case = pytest.mark.parametrize("case", exit_cases(), ids=str)
 Source = Sequence[int] | Tensor
 """Token ids without the end symbol, or a picture's features [regions, F]."""
 LIMIT = 1e-5
-"""How far log-probabilities may differ."""
+"""Maximum difference of log-probabilities."""
 
 
 def ragged_batch(
@@ -59,10 +59,10 @@ def batch_for(
     source_lengths: Sequence[int] = (7, 4, 0, 9),
     target_lengths: Sequence[int] = (3, 21, 5, 0),
 ) -> Batch:
-    """Return random sentences of these lengths, whose tokens `model` knows.
+    """Return random sentences of these lengths, with tokens in the vocabularies of `model`.
 
-    One source and one target are empty; one target is long enough for every cache to turn over.
-    A picture has one region more than that, as a sentence has its end symbol.
+    One source and one target are empty; one target is long enough for every cache to wrap around.
+    A picture has one region more than the length, as a sentence has its end symbol.
     """
     types = model.classifier().weight.shape[0]
     batch = ragged_batch(source_lengths, target_lengths, min(types, SOURCE_TYPES), types)
@@ -83,7 +83,7 @@ def show(batch: Batch, pictures: Sequence[Tensor]) -> Batch:
 
 
 class Pictured:
-    """Pairs as the trainer reads them, with pictures in the place of sentences."""
+    """Pairs in the form that the trainer reads, with pictures instead of source sentences."""
 
     def __init__(self, pairs: Any, size: int) -> None:
         self.pairs, self.size = pairs, size
@@ -99,13 +99,13 @@ class Pictured:
 
 
 def readable(pairs: Any, model: TranslationModel) -> Any:
-    """Return `pairs` of sentences as `model` can read them."""
+    """Return `pairs` of sentences in a form that `model` can read."""
     size = model.traits.source_features
     return Pictured(pairs, size) if size else pairs
 
 
 def pair(source: Source, *targets: Sequence[int]) -> Batch:
-    """Return a batch of a source with each of the targets."""
+    """Return a batch that pairs a source with each of the targets."""
     if isinstance(source, Tensor):
         return show(collate([[]] * len(targets), targets), [source] * len(targets))
     return collate([source] * len(targets), targets)
@@ -131,7 +131,7 @@ def with_padding(batch: Batch, value: int) -> Batch:
 
 
 def widened(batch: Batch, columns: int) -> Batch:
-    """Return the batch with so many columns of padding more in its source."""
+    """Return the batch with so many additional columns of padding in its source."""
     shape = (batch.source.shape[0], columns, *batch.source.shape[2:])
     return dataclasses.replace(
         batch, source=torch.cat([batch.source, batch.source.new_full(shape, PAD)], 1)
@@ -141,7 +141,7 @@ def widened(batch: Batch, columns: int) -> Batch:
 def teacher_forced(
     model: TranslationModel, batch: Batch, sites: PredictionSites | None = None
 ) -> Tensor:
-    """Return log-probabilities [B, T, V] of what follows each true prefix, zero on padding."""
+    """Return log-probabilities [B, T, V] after each true prefix, zero on padding."""
     sites = sites or PredictionSites.offline(batch)
     logits = model.classify(model.features(batch, sites))
     values = logits.new_zeros(*batch.target_input.shape, logits.shape[-1])
@@ -156,7 +156,7 @@ def random_path(batch: Batch, seed: int = 0) -> Tensor:
 
 
 def random_exits(batch: Batch, count: int, seed: int = 0) -> Tensor:
-    """Return exits [B, T], each drawn evenly from 1 to `count`."""
+    """Return exits [B, T], each drawn uniformly from 1 to `count`."""
     draw = torch.Generator().manual_seed(seed)
     return torch.randint(1, count + 1, batch.target_input.shape, generator=draw)
 
@@ -172,7 +172,7 @@ def stepwise(
 ) -> tuple[Tensor, Tensor | None, Any]:
     """Feed the true prefixes step by step, reading along `path` [B, T] if there is one.
 
-    Rows leave the decoder early where `halt` says so.
+    Rows exit early from the decoder according to `halt`.
 
     Returns log-probabilities [B, T, V], alignments [B, T, S] (None unless asked) and the state.
     """
@@ -198,7 +198,7 @@ def readings(
 ) -> tuple[Tensor, Tensor]:
     """Consider and write the true prefixes; return reading logits and log-probabilities.
 
-    The first are [B, T, S], the second [B, T, V], of reads along `path` [B, T] (None: the whole
+    The first are [B, T, S], the second [B, T, V], with reads along `path` [B, T] (None: the whole
     source).
     """
     state = model.begin(batch.source, batch.source_lengths)
@@ -223,8 +223,8 @@ def score_sentences(
 ) -> list[list[float]]:
     """Return the log-probability of each target token and the end symbol, by teacher forcing.
 
-    Each is read along its path, if there are paths. All are one batch: test_models.py and
-    test_reading.py show that its padding changes nothing.
+    Each is read along its path, if there are paths. All are in one batch: test_models.py and
+    test_reading.py show that padding has no effect.
     """
     batch = pair(source, *targets)
     sites = PredictionSites.offline(batch)
@@ -241,15 +241,15 @@ def score_sentences(
 def next_log_probabilities(
     model: TranslationModel, source: Source, target: Sequence[int]
 ) -> Tensor:
-    """Return [len(target) + 1, V], what may follow each prefix of `target`, by teacher forcing."""
+    """Return log-probabilities [len(target) + 1, V] after each prefix, by teacher forcing."""
     return teacher_forced(model, pair(source, target))[0]
 
 
 def target_embeddings(model: TranslationModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return log-probabilities [B, T, V] and the embedded target [B, T, D] they came from.
 
-    The embeddings are cut off as leaves, found as the output of whichever module was given the
-    target's token ids, so no architecture has to say where they are.
+    The embeddings are detached as leaves. They are detected as the output of the module that
+    receives the target's token ids, so no architecture has to declare them.
     """
     caught: list[Tensor] = []
 
@@ -276,7 +276,7 @@ def target_embeddings(model: TranslationModel, batch: Batch) -> tuple[Tensor, Te
 
 
 def take_rows(state: Any, rows: Sequence[int]) -> Any:
-    """Return `state` with `rows`, by the one function that search uses."""
+    """Return `state` with `rows`, using the only function that search uses."""
     return take(state, torch.tensor(rows))
 
 
@@ -285,7 +285,7 @@ def begin_tokens(rows: int) -> Tensor:
 
 
 def assert_close(actual: Tensor, expected: Tensor, limit: float = LIMIT) -> None:
-    """Fail when two sets of log-probabilities differ by more than `limit` anywhere."""
+    """Fail if two sets of log-probabilities differ by more than `limit` anywhere."""
     assert actual.shape == expected.shape
     difference = (actual - expected).abs().max().item()
     assert difference <= limit, f"differs by {difference:.2e}, allowed are {limit:.0e}"
@@ -293,7 +293,7 @@ def assert_close(actual: Tensor, expected: Tensor, limit: float = LIMIT) -> None
 
 @dataclasses.dataclass(frozen=True)
 class Picky(Policy):
-    """Writes some of what is proposed and not the rest, as a policy that looks at predictions."""
+    """Writes only some of the proposed tokens, like a policy that uses predictions."""
 
     def decide(self, proposal: Proposal) -> Tensor:
         return (proposal.tokens * 5 + proposal.reads * 3 + proposal.step) % 7 < 3
@@ -312,13 +312,13 @@ class Stubborn(Policy):
 def search_batch(
     models: list[Any], batch: Batch, plan: SearchPlan, **options: Any
 ) -> list[list[Hypothesis]]:
-    """Return what a search over the batch's sources finds."""
+    """Return the results of a search over the batch's sources."""
     return search(models, batch.source, batch.source_lengths, plan, **options)
 
 
 @contextlib.contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Let a model in training mode use its running statistics, and leave them be."""
+    """Let a model in training mode use its running statistics without updating them."""
     norms = [module for module in model.modules() if isinstance(module, BatchStatistics)]
     for norm in norms:
         # Updates put the whole model into training mode: these modules stay as they are.

@@ -83,7 +83,7 @@ def test_one_sentence_equals_a_batch_of_64(exits: str, norm: str) -> None:
 
 @every_exit_case
 def test_searched_in_parts_by_exit(case: Case) -> None:
-    """Where exits are known beforehand; every other halting mechanism searches them together."""
+    """If exits are known in advance; all other halting mechanisms search all sentences together."""
     model, batch = exits_and_batch(case, SOURCES, TARGETS)
     keys = torch.tensor([11, 12, 13, 14])
     for plan in (
@@ -164,7 +164,7 @@ def _assert_forced(model: ExitModel, source: list[int], group: list[Hypothesis])
 
 
 def _padded(rows: list[list[int] | None]) -> Tensor:
-    """Return rows of exits or reads with ones after the shorter."""
+    """Return rows of exits or reads, padded with ones."""
     known = [torch.tensor(row) for row in rows if row is not None]
     assert len(known) == len(rows)
     return torch.nn.utils.rnn.pad_sequence(known, batch_first=True, padding_value=1.0)
@@ -189,7 +189,7 @@ def test_waiting_and_leaving_early_go_together(case: Case) -> None:
 def test_rows_that_leave_together_are_not_gathered(
     monkeypatch: pytest.MonkeyPatch, exits: str
 ) -> None:
-    """At a fixed exit; the same exits, one by one, do gather rows and write the same."""
+    """At a fixed exit; the same exits given one by one do gather rows, with the same output."""
     case = Case("transformer", (("decoder_depth", 3), ("exits", exits)))
     model, batch = exits_and_batch(case, (5, 2, 4), (1, 1, 1))
     plan = SearchPlan(max_length_a=5, max_length_b=1)

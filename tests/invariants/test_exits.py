@@ -1,4 +1,4 @@
-"""Laws of exits and of steps that rows leave early, over every setting that has them."""
+"""Laws of exits, and of steps in which rows exit early, over every setting that has them."""
 
 import dataclasses
 
@@ -90,7 +90,7 @@ def test_a_prediction_has_no_gradient_in_blocks_behind_its_exit(case: Case) -> N
 
 @every_exit_case
 def test_own_features_teach_their_block_alone(case: Case) -> None:
-    """In training mode too, where both passes drop the same elements."""
+    """Also in training mode, in which both passes drop the same elements."""
     model = with_exits(case.build(dropout=0.3)).train()
     batch = batch_for(model, (5, 3), (6, 4))
     count = model.traits.num_exits

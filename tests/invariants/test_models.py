@@ -36,17 +36,17 @@ def test_the_zoo_is_tried() -> None:
 
 @every_case
 def test_the_cases_are_not_idle(case: Case) -> None:
-    """Predictions depend on the prefix, on the source, and on the place."""
+    """Predictions depend on the prefix, on the source, and on the position."""
     model = case.build()
     values = teacher_forced(model, batch_for(model, (6, 6, 6), (8, 8, 8)))
     assert (values[0] - values[1]).abs().max() > 0.01
-    # At most places: a maximum over all earlier rows may stand still for a step.
+    # At most positions: a maximum over all earlier rows may stay the same for a step.
     assert (values[0, 1:] - values[0, :-1]).abs().amax(-1).median() > 1e-4
 
 
 @every_case
 def test_each_choice_does_something(case: Case) -> None:
-    """With it there are other parameters, or other predictions by the same ones."""
+    """With it there are other parameters, or other predictions from the same parameters."""
     default = zoo.architectures().get(case.arch).config()
     chosen = [item for item in case.settings if item[1] != getattr(default, item[0])]
     if not chosen or chosen[-1][0] in ELSEWHERE:
@@ -145,7 +145,7 @@ def test_what_stands_on_padding_does_not_matter(case: Case) -> None:
 
 @every_case
 def test_a_source_may_be_wider_than_its_longest_row(case: Case) -> None:
-    """As where steps are recorded for widths that come again."""
+    """As when steps are recorded for recurring widths."""
     model, batch = model_and_batch(case)
     wide = widened(batch, 5)
     assert_close(stepwise(model, wide, 4)[0], stepwise(model, batch, 4)[0])
@@ -160,7 +160,7 @@ def test_a_source_may_be_wider_than_its_longest_row(case: Case) -> None:
 @every_case
 @pytest.mark.parametrize("rows", [[3, 1, 0, 2], [2, 2, 0], [1]], ids=str)
 def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
-    """Reordered, repeated and dropped rows go on as they would have, at once and later."""
+    """Reordered, repeated and dropped rows continue as without it, at once and later."""
     model, batch = model_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
     expected, _, _ = stepwise(model, batch)
     for done in (0, 1, 4):
@@ -174,9 +174,9 @@ def test_taking_rows_commutes_with_steps(case: Case, rows: list[int]) -> None:
 
 
 @every_case
-@torch.no_grad()  # as in decoding, where memory is used again
+@torch.no_grad()  # as in decoding, which reuses memory
 def test_a_state_can_be_taken_twice(case: Case) -> None:
-    """What one half of the rows writes does not reach the other half."""
+    """Tokens written in one half of the rows do not affect the other half."""
     model, batch = model_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
     expected, _, _ = stepwise(model, batch)
     state = stepwise(model, batch, 3)[2]
@@ -192,7 +192,7 @@ def test_a_state_can_be_taken_twice(case: Case) -> None:
 @every_case
 @torch.no_grad()
 def test_states_taken_twice_can_be_taken_again(case: Case) -> None:
-    """Two copies of a state that is gone go on without each other, as do their copies."""
+    """Two copies of a discarded state continue independently, as do their copies."""
     model, batch = model_and_batch(case, (7, 4, 0, 5), (9, 9, 9, 9))
     expected, _, _ = stepwise(model, batch)
     every, turned = [0, 1, 2, 3], [3, 2, 1, 0]

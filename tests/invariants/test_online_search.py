@@ -1,4 +1,4 @@
-"""Laws of online decoding: along any path, what is decoded is what teacher forcing says there."""
+"""Laws of online decoding: along any path, decoding agrees with teacher forcing."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ PLAN = SearchPlan(max_length_a=5, max_length_b=1)
 
 
 def _blind_cases() -> list[Case]:
-    """Return the cases whose models are not shown where the source ends."""
+    """Return the cases whose models do not see the end of the source."""
     return [case for case in online_cases() if case.traits.hides_source_end]
 
 
@@ -51,7 +51,7 @@ def _decode(
 def _assert_scores(
     model: TranslationModel, source: Source, hypotheses: Sequence[Hypothesis]
 ) -> None:
-    """The log-probability of each token and the end is that along the hypothesis' own path."""
+    """Check that token and end log-probabilities are those along the hypothesis' own path."""
     paths = [hypothesis.reads for hypothesis in hypotheses if hypothesis.reads is not None]
     assert len(paths) == len(hypotheses)
     tokens = [hypothesis.tokens for hypothesis in hypotheses]
@@ -75,7 +75,7 @@ def test_a_hypothesis_has_the_score_of_its_path(case: Case, beam: int) -> None:
 
 @every_online_case
 def test_a_policy_that_sees_predictions_has_the_score_of_its_path(case: Case) -> None:
-    """Rows of a beam write at reads of their own; greedily, streams are compared with searches."""
+    """Rows of a beam write at different reads; test_streaming.py tests greedy search."""
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     for row, group in enumerate(_decode(model, batch, Picky(floor=1, cap=5), beam=3)):
         for hypothesis in group:
@@ -88,7 +88,7 @@ def test_a_policy_that_sees_predictions_has_the_score_of_its_path(case: Case) ->
 
 @dataclasses.dataclass(frozen=True)
 class _PickyAlone(Picky):
-    """The same decisions, which may be asked for several reads of a row at once."""
+    """The same decisions, which may be requested for several reads of a row at once."""
 
     judges_rows_alone = True
 
@@ -102,7 +102,7 @@ class _PickyAlone(Picky):
 def test_proposals_of_several_reads_at_once_change_nothing(
     case: Case, beam: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only models that predict at every cell are asked so, and need no more calls for it."""
+    """Only models that predict at every cell use such requests, and need no more calls."""
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     rows_asked: list[list[int]] = []
     propose = model.propose
@@ -127,7 +127,7 @@ def test_proposals_of_several_reads_at_once_change_nothing(
 
 @every_online_case
 def test_the_ends_of_what_a_policy_can_do(case: Case) -> None:
-    """What never writes before the source's end is offline, what always writes its floor."""
+    """Never writing before the source's end is offline translation; always writing is wait-k."""
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     for policy, same in ((Stubborn(), WaitK(math.inf)), (Stubborn(always=True, floor=2), WaitK(2))):
         pairs = zip(_decode(model, batch, policy), _decode(model, batch, same), strict=True)
@@ -146,7 +146,7 @@ def test_any_path_alone_equals_in_a_batch(case: Case, beam: int) -> None:
         chosen = torch.tensor([row])
         alone = batch.select(chosen)
         agent = AlongPaths(paths[chosen], alone.target_lengths)
-        # The best alone: two prefixes of nearly equal scores may change places lower down.
+        # Only the best: two prefixes of nearly equal scores may be swapped further down.
         hypothesis, expected = _decode(model, alone, agent, beam)[0][0], together[row][0]
         assert (hypothesis.tokens, hypothesis.reads) == (expected.tokens, expected.reads)
         assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
@@ -171,7 +171,7 @@ def test_waiting_for_the_end_is_offline_decoding(case: Case) -> None:
     ids=["greedy", "beam-of-at-least-5", "short"],
 )
 def test_what_is_not_shown_the_end_is_as_long_as_the_source(case: Case, plan: SearchPlan) -> None:
-    """Offline, along k = inf and along k = 2; a limit of the plan's is kept, its least is not."""
+    """Offline, with k = inf and with k = 2; the plan's maximum applies, its minimum does not."""
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     longest = [5, 3, 2, 6] if plan.max_length_a == 2 else [99] * 4  # 2 + |x| / 2
     for agent in (None, WaitK(math.inf), WaitK(2), WaitK(2, finish_reading=True)):

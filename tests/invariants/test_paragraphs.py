@@ -27,7 +27,7 @@ from nmtgrid.text.vocabulary import Vocabulary
 from tests.invariants.helpers import Case, basic_cases, online_cases
 
 TYPES = ["a", "b", "c", "d", "e", "f", ".", ",", "!"]
-# What the models were trained on, as their directories would say.
+# The training text of the models, as recorded in their directories.
 LENGTHS = TrainingLengths(LengthPercentiles(1, 2, 3, 4, 4, 4, 6))
 SENTENCES = ["a b .", "c d e f .", "f !", "b", "a c , e b d c f a ."]
 PLAN = SearchPlan(max_length_a=3, max_length_b=1)
@@ -73,7 +73,7 @@ def test_short_lines_and_single_sentences_stay_whole(case: Case) -> None:
     WARNINGS.clear()
     assert translator.translate(lines) == unlimited.translate(lines)
     assert not WARNINGS
-    # Of two sentences in six units each is one piece; in one sentence of ten the comma ends one.
+    # Two sentences in six units are one piece each; a sentence of ten units is split at its comma.
     pieces = translator.translate(["a b .", "c d .", "a c ,", "e b d c f a", "."])
     assert translator.translate(["a b . c d .", SENTENCES[4]]) == [
         " ".join(part for part in pieces[:2] if part),
@@ -82,7 +82,7 @@ def test_short_lines_and_single_sentences_stay_whole(case: Case) -> None:
 
 
 def _written(stream: LineStream, words: list[str]) -> list[tuple[str, int]]:
-    """Return each target unit with how many source units had come when it was written."""
+    """Return each target unit with the number of source units that had arrived before it."""
     written = [(unit, n) for n, word in enumerate(words, start=1) for unit in stream.read(word)]
     return [*written, *((unit, len(words)) for unit in stream.end())]
 
@@ -108,7 +108,7 @@ def test_streams_and_batches_agree(case: Case, k: float) -> None:
             reads = stream.hypothesis().reads
             assert reads == outcome.reads
             assert reads == sorted(reads) and reads[-1] <= len(sentence.source) + 1
-    # The first piece is full at six units; then the line is long, and each sentence ends one.
+    # The first piece is full at six units; then the line is long, and each sentence ends a piece.
     assert _bounds(sentences[0]) == [(0, 6), (6, 8), (8, 10), (10, 16), (16, 21)]
 
 

@@ -1,4 +1,4 @@
-"""Laws of training on several processes: together they do what one alone would have done."""
+"""Laws of training on several processes: together they do what a single process would do."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.unit.helpers.train_command import on_two_ranks
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which two processes left what they trained."""
+    """The folder with the weights that two processes trained."""
     folder = tmp_path_factory.mktemp("together")
     results = on_two_ranks("tests.invariants.two_processes", [folder], PROJECT, PROJECT)
     assert [code for code, _ in results] == [0, 0], results
@@ -27,9 +27,9 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_are_one(case: Case, kind: str, together: Path) -> None:
     """Weights, loss and gradient norm after two updates, to rounding; counts exactly.
 
-    So it is with whole weights in each, and with shards of them; both have the same weights, bit
-    for bit. Muon iterates in bfloat16, where another rounding of the gradient shows in 1 % of a
-    step.
+    This holds with whole weights in each process, and with shards; both have the same weights, bit
+    for bit. Muon iterates in bfloat16, in which a different rounding of the gradient changes a step
+    by 1 %.
     """
     saved = load_tensors(together / f"{case}-{kind}.safetensors")
     assert saved["copies"] == 1

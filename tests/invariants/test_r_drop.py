@@ -1,4 +1,4 @@
-"""R-Drop (Liang et al., 2021), for every architecture and every objective that takes it."""
+"""R-Drop (Liang et al., 2021), for every architecture and every objective that supports it."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "exits-mixed": {"sequences": 2, "distillation": 0.5},
     "exits-aligned": {"gradient_ratio": 2.0},
 }
-"""Settings with which an objective has most to do."""
+"""Settings with which an objective has the most work."""
 
 
 def _in_training(case: Case, dropout: float = 0.0) -> tuple[TranslationModel, Batch]:
@@ -45,7 +45,7 @@ def _in_training(case: Case, dropout: float = 0.0) -> tuple[TranslationModel, Ba
 
 
 def _loss(objective: Objective, model: TranslationModel, batch: Batch) -> LossParts:
-    """Return the loss with the same draws at each call."""
+    """Return the loss, with the same random numbers at each call."""
     torch.manual_seed(3)
     return objective.loss(model, batch)
 
@@ -92,14 +92,14 @@ def _objective(name: str) -> Objective:
 
 @every_case
 def test_two_passes_without_dropout_are_one(case: Case) -> None:
-    """Their divergence is zero, and their mean is either one."""
+    """Their divergence is zero, and their mean is the loss of either."""
     model, batch = _in_training(case)
     _assert_same(model, Likelihood(LikelihoodSettings(label_smoothing=0.1)), batch)
 
 
 @every_pair
 def test_two_passes_of_an_objective_without_dropout_are_one(name: str, case: Case) -> None:
-    """What else is drawn (paths, cells, exits) is drawn once for both."""
+    """Everything else that is random (paths, cells, exits) is drawn once for both."""
     model, batch = _in_training(case)
     _assert_same(model, _objective(name), batch)
 
@@ -118,7 +118,7 @@ def test_an_objective_counts_the_divergence(name: str, case: Case) -> None:
 
 @every_architecture
 def test_the_loss_is_that_of_two_passes(case: Case) -> None:
-    """Each has dropout of its own, in the encoder too."""
+    """Each has separate dropout, also in the encoder."""
     model, batch = _in_training(case, 0.5)
     batch = dataclasses.replace(batch, r_drop=ALPHA)
     parts = _loss(Likelihood(LikelihoodSettings(label_smoothing=0.1)), model, batch)
@@ -140,7 +140,7 @@ def test_the_loss_is_that_of_two_passes(case: Case) -> None:
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("alpha", [0.3, 1.0])
 def test_with_drawn_sentences(case: Case, lazy: bool, alpha: float) -> None:
-    """The draws are the same for both passes."""
+    """The samples are the same for both passes."""
     model, batch = _in_training(case)
     sequence = SequenceSmoothing(alpha=alpha, samples=2, lazy=lazy)
     size = model.classifier().weight.shape[0]

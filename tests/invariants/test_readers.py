@@ -1,4 +1,4 @@
-"""Laws of reading probabilities: they know what has been read and written, and nothing else."""
+"""Laws of reading probabilities: they depend on the tokens read and written, and nothing else."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def test_readings_are_not_idle(case: Case) -> None:
 
 @every_reader
 def test_stepwise_readings_equal_teacher_forced(case: Case) -> None:
-    """Considering a row changes nothing of what is then predicted."""
+    """Considering a row does not change the following prediction."""
     model, batch = model_and_batch(case)
     path = random_path(batch)
     logits, values = readings(model, batch, path)
@@ -81,7 +81,7 @@ def test_readings_of_a_padded_batch(case: Case) -> None:
 
 @every_reader
 def test_a_reading_knows_no_later_token(case: Case) -> None:
-    """Cut the source anywhere, or the target: the readings before are the same."""
+    """Truncating source or target anywhere leaves the readings before it unchanged."""
     model, batch = model_and_batch(case, (7, 4, 9), (3, 6, 5))
     whole = model.reading(batch)
     for size in range(1, int(batch.source_lengths.max()) + 1):
@@ -131,7 +131,7 @@ def test_rows_that_are_considered_can_be_taken(case: Case) -> None:
 @every_reader
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 0]], ids=str)
 def test_readings_of_a_stream(case: Case, order: list[int]) -> None:
-    """What is considered grows with the source, and so does what is predicted of it."""
+    """The readings grow with the source, and so do the predictions."""
     model, batch = model_and_batch(case, (7, 3, 5), (21, 21, 21))
     size = batch.source.shape[1]
     for pace in ([1, 1, 1, 2, 3, 3, 5] + [size] * 15, [3] * 12 + [6] * 4 + [size] * 6, [size] * 22):
@@ -157,7 +157,7 @@ def test_readings_of_a_stream(case: Case, order: list[int]) -> None:
 
 @every_reader
 def test_a_stream_may_read_between_writes(case: Case) -> None:
-    """Columns that come after a prediction are those of the row last considered."""
+    """Columns that arrive after a prediction belong to the row last considered."""
     model, batch = model_and_batch(case, (5,), (6,))
     expected = model.reading(batch)
     state = model.begin(batch.source[:, :0], torch.zeros(1).long())

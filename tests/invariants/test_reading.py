@@ -1,7 +1,7 @@
-"""Law of limited reads: a uni-directional model that has read j tokens knows of no others.
+"""Law of limited reads: a uni-directional model that has read j tokens depends on no others.
 
-No prediction with a limited read may differ from the one with the source cut there. A model that
-reads both ways must break this; two small models here show that the test tells them apart.
+No prediction with a limited read may differ from that on the truncated source. A bidirectional
+model must violate this; two small models here show that the test distinguishes the two.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from tests.invariants.helpers import (
 
 
 class _MeanReader(TranslationModel):
-    """Predicts from the mean of the source tokens that it has read, and the last target token.
+    """Predicts from the mean of the source tokens read so far, and the last target token.
 
-    With `cheats` the mean is that of the whole source, whatever was read.
+    With `cheats` the mean is that of the whole source, regardless of the read.
     """
 
     def __init__(self, cheats: bool) -> None:
@@ -58,7 +58,7 @@ class _MeanReader(TranslationModel):
 
 
 def _largest_difference(model: TranslationModel, batch: Batch) -> float:
-    """Compare each limited read with the source cut there; return the largest difference."""
+    """Compare each limited read with the truncated source; return the largest difference."""
     whole = PredictionSites.offline(batch)
     worst = 0.0
     for reads in range(1, int(batch.source_lengths.max()) + 1):
@@ -83,7 +83,7 @@ def test_the_law_refuses_a_bi_directional_model() -> None:
 
 @every_case
 def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
-    """Models that say they are prefix-safe are; the others refuse limited reads or fail."""
+    """Models that claim to be prefix-safe are; the others refuse limited reads or fail."""
     model, batch = model_and_batch(case, (7, 4, 9), (3, 6, 5))
     if model.traits.prefix_safe:
         assert _largest_difference(model, batch) <= LIMIT
@@ -104,7 +104,7 @@ def test_the_whole_source_counts(case: Case) -> None:
     """Offline, the first prediction depends on every source token within reach."""
     model = case.build()
     reach = model.traits.source_receptive_field
-    # The end symbol stands behind the last token, and what is read may be the last column alone.
+    # The end symbol follows the last token, and a model may read only the last column.
     count = 5 if reach is None else min(5, max(1, reach - 1))
     batch = batch_for(model, (count,), (3,))
     before = teacher_forced(model, batch)
@@ -130,7 +130,7 @@ def test_stepwise_along_a_path_equals_teacher_forced(case: Case) -> None:
 
 @every_online_case
 def test_reading_all_is_offline(case: Case) -> None:
-    """So it is when all is read late: what follows has the whole source."""
+    """Also if everything is read late: all later predictions have the whole source."""
     model, batch = model_and_batch(case)
     path = batch.source_lengths[:, None].expand_as(batch.target_input)
     expected = teacher_forced(model, batch)[batch.is_target]
@@ -161,7 +161,7 @@ def test_alone_along_a_path_equals_in_a_padded_batch(case: Case) -> None:
 
 @every_online_case
 def test_rows_of_a_sentence_read_at_their_own_pace(case: Case) -> None:
-    """Rows that are repeated, reordered and dropped go on along paths of their own."""
+    """Rows that are repeated, reordered and dropped continue along their own paths."""
     model, batch = model_and_batch(case, (7, 4, 5), (9, 9, 9))
     paths = [random_path(batch, seed) for seed in (0, 1)]
     for path in paths:
@@ -184,7 +184,7 @@ def test_rows_of_a_sentence_read_at_their_own_pace(case: Case) -> None:
 
 @every_online_case
 def test_unread_tokens_have_no_gradient(case: Case) -> None:
-    """Exactly none, in the embedding matrix, whatever the last token that was read."""
+    """Exactly zero, in the embedding matrix, whatever the last token read."""
     model = case.build(target_types=12)
     if dict(case.settings).get("tie") == "all":
         pytest.skip("source and target share one matrix")
@@ -204,7 +204,7 @@ def test_unread_tokens_have_no_gradient(case: Case) -> None:
 
 @every_online_case
 def test_where_paths_meet(case: Case) -> None:
-    """A grid does not know which way it was crossed; what depends on the path differs."""
+    """A grid does not depend on the path through it; models that do differ."""
     model, batch = model_and_batch(case, (7, 7), (5, 5))
     early, late = (torch.tensor([reads, reads]) for reads in ([6] * 6, [1, 2, 3, 6, 6, 6]))
     first, second = (
@@ -220,7 +220,7 @@ def test_where_paths_meet(case: Case) -> None:
 
 @every_online_case
 def test_all_cells_at_once(case: Case) -> None:
-    """Grids serve every cell in one pass; a model that depends on the path refuses."""
+    """Grids predict at every cell in one pass; a model that depends on the path refuses."""
     model, batch = model_and_batch(case, (5, 3), (3, 4))
     cells = [
         (row, position, reads)
@@ -243,7 +243,7 @@ def test_all_cells_at_once(case: Case) -> None:
 
 @every_online_case
 def test_streaming_equals_simulation(case: Case) -> None:
-    """A source that arrives word by word, rows taken meanwhile: the same, however it is read."""
+    """The same for a source that arrives word by word, with rows taken meanwhile, for any reads."""
     model, batch = model_and_batch(case, (7, 3, 5), (21, 21, 21))
     size = batch.source.shape[1]
     for pace, order in (

@@ -1,7 +1,7 @@
 """Laws of policies that translate prefixes, for every architecture that translates text.
 
-What is written while the source arrives is what is written of many sentences in batches; each token
-has the probability that it has after so much of the source; waiting for the end is offline search.
+The output while the source arrives is that of batched simulation; each token has its probability
+given the source read by then; waiting for the end is offline search.
 """
 
 import math
@@ -46,7 +46,7 @@ POLICIES: list[CommitPolicy] = [LocalAgreement(2), HoldN(2, stride=2, cap=4)]
 
 
 def _blind(case: Case) -> bool:
-    """Whether the model is not shown where the source ends."""
+    """Return whether the model does not see the end of the source."""
     return case.traits.hides_source_end
 
 
@@ -71,7 +71,7 @@ def _streamed(
     plan: SearchPlan,
     halt: Halt | None = None,
 ) -> Hypothesis:
-    """Return the translation, after a check of when each token of it came."""
+    """Return the translation, after checking when each of its tokens was written."""
     stream = PrefixStream(PrefixDecoder([model], plan, policy, halt=halt))
     arrived: list[int] = []
     for count, token in enumerate(source, start=1):
@@ -102,7 +102,7 @@ def test_streaming_is_decoding_in_batches(case: Case, plan: SearchPlan) -> None:
 
 @every_text_case
 def test_each_token_has_the_probability_that_it_has_after_its_reads(case: Case) -> None:
-    """By teacher forcing, of the prefix that had been read; the source's end is no token of it."""
+    """By teacher forcing, given the source prefix read, which does not include the end symbol."""
     model = case.build()
     source = _sources(model)[0]
     hypothesis = PrefixDecoder([model], GREEDY, HoldN(1)).decode([source])[0].hypothesis
@@ -147,7 +147,7 @@ def test_the_rest_is_an_offline_search_that_goes_on_from_what_is_written(case: C
 
 @pytest.mark.parametrize("case", online_cases()[::6], ids=str)
 def test_a_prefix_without_the_source_end_is_a_limited_read(case: Case) -> None:
-    """What follows from two tokens first is what wait-2 writes first, of all of the source."""
+    """The first prediction from two source tokens is the first of wait-2 on the whole source."""
     model = case.build()
     batch = batch_for(model, (4,), (1,))
     source = batch.source[0, :4].tolist()
@@ -173,7 +173,7 @@ def test_a_model_that_must_see_the_end_is_refused_without_it(case: Case) -> None
 
 @pytest.mark.parametrize("case", exit_cases()[::10], ids=str)
 def test_exits_are_those_of_the_search_that_wrote_each_token(case: Case) -> None:
-    """Not for drawn exits, which depend on a key that a stream does not have."""
+    """Not for random exits, which depend on a key that a stream does not have."""
     model, policy = build(case), HoldN(1, stride=2)
     sources = _sources(model)[2:]
     for halt in halts(model)[1::3]:
@@ -193,7 +193,7 @@ def test_exits_are_those_of_the_search_that_wrote_each_token(case: Case) -> None
 
 
 def test_a_blind_model_writes_as_many_tokens_as_it_has_read() -> None:
-    """Not shown the source's end, it translates j tokens by j: hold-n is wait-n, a token later."""
+    """Without the source's end, it translates j tokens into j: hold-n is wait-n, a token later."""
     case = next(case for case in online_cases() if _blind(case))
     model = case.build()
     source = torch.randint(3, SOURCE_TYPES, (6,)).tolist()

@@ -1,4 +1,4 @@
-"""Laws of search: it finds what enumeration finds, and says what teacher forcing says."""
+"""Laws of search: its results are those of enumeration, its scores those of teacher forcing."""
 
 import dataclasses
 import itertools
@@ -33,14 +33,14 @@ TARGETS = (4, 4, 4, 4)
 
 
 def _longest(model: TranslationModel, source: Source, limit: int) -> int:
-    """Return the most target tokens; where the source's end is not shown, its own at most."""
+    """Return the maximum target length; if the source's end is hidden, at most its length."""
     return min(limit, len(source)) if model.traits.hides_source_end else limit
 
 
 def _is_greedy(model: TranslationModel, source: Source, tokens: Sequence[int], limit: int) -> bool:
-    """Return whether each of `tokens` and the end are the likeliest after what stands before.
+    """Return whether each of `tokens` and the end is the most likely one after its prefix.
 
-    Where the source's end is not shown, none is the last one before the longest.
+    If the source's end is hidden, there is no end before the maximum length.
     """
     values = next_log_probabilities(model, source, tokens)
     values[:, [PAD, BEGIN]] = -math.inf
@@ -59,7 +59,7 @@ def test_width_one_is_greedy(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(steps, "Greedy", lambda: Beam(1))
     by_beam = search_batch([model], batch, plan)
     for row, count in enumerate(SOURCES):
-        # A picture counts as 20 tokens, whatever its regions.
+        # A picture counts as 20 tokens, however many regions it has.
         length = 20 if model.traits.source_features else count
         tokens = hypotheses[row][0].tokens
         assert _is_greedy(model, source_of(batch, row), tokens, 6 + length // 2)
@@ -70,7 +70,7 @@ def test_width_one_is_greedy(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_wide_beam_is_brute_force(case: Case) -> None:
     """With <unk> and two words, 1 + 3 + 9 + 27 translations have at most three tokens.
 
-    The 27 alone are left where the length must be the source's, or as near to it as may be.
+    Only the 27 remain if the length must be that of the source, or as close to it as possible.
     """
     model = case.build(source_types=6, target_types=6)
     source = batch_for(model, (4,), (1,))
@@ -131,7 +131,7 @@ def test_a_hypothesis_has_the_score_of_its_tokens(case: Case) -> None:
 @every_case
 @pytest.mark.parametrize("beam", [1, 3])
 def test_alone_equals_in_a_batch(case: Case, beam: int) -> None:
-    """In fp64: in fp32 two prefixes may lie so near that rounding tells which one a beam drops."""
+    """In fp64: in fp32 two prefixes may be so close that rounding decides which one is dropped."""
     model = case.build().double()
     batch = batch_for(model, SOURCES, TARGETS)
     if batch.source.is_floating_point():  # features of pictures
@@ -146,7 +146,7 @@ def test_alone_equals_in_a_batch(case: Case, beam: int) -> None:
 
 @every_case
 def test_a_search_leaves_nothing_that_training_cannot_use(case: Case) -> None:
-    """It computes in inference mode, whose tensors can be neither changed nor trained with."""
+    """It computes in inference mode, whose tensors can be neither modified nor used in training."""
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     plan = SearchPlan(max_length_a=1, max_length_b=2)
     nbest_lists = search_batch([model], batch, plan, align=model.traits.aligns)

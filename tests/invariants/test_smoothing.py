@@ -1,4 +1,4 @@
-"""What a smoothed loss is, for every architecture, from its log-probabilities (Appendix E)."""
+"""The smoothed loss of every architecture, computed from its log-probabilities (Appendix E)."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ ALPHA, TOKEN_ALPHA = 0.3, 0.4
 
 
 class _Given(Smoothed):
-    """A smoothed objective that is told which sentences to draw."""
+    """A smoothed objective with given sampled sentences."""
 
     drawn: Tensor
 
@@ -41,9 +41,9 @@ def _in_training(case: Case) -> tuple[TranslationModel, Batch]:
 
 
 def _one_more(batch: Batch, size: int) -> Tensor:
-    """Return two sentences [B, 2, T] for each: in the first every other token is another one.
+    """Return two sentences [B, 2, T] for each: in the first, every second token is replaced.
 
-    Special tokens, <unk> among them, are neither replaced nor substitutes, as in what is drawn.
+    Special tokens, including <unk>, are neither replaced nor substitutes, as in sampling.
     """
     truth = batch.target_output
     other = torch.where(truth + 1 < size, truth + 1, 4)
@@ -52,7 +52,7 @@ def _one_more(batch: Batch, size: int) -> Tensor:
 
 
 def _by_hand(batch: Batch, drawn: Tensor) -> Batch:
-    """Return the drawn sentences [B, L, T] with the sources of their true ones."""
+    """Return the sampled sentences [B, L, T] with the sources of their true ones."""
     rows = torch.arange(len(batch)).repeat_interleave(drawn.shape[1])
     kept = [row[: row.index(END)] for row in drawn.flatten(0, 1).tolist()]
     text = collate([[]] * len(kept), kept)
@@ -70,7 +70,7 @@ def _gradients(model: TranslationModel, total: Tensor) -> list[Tensor]:
 @every_architecture
 @pytest.mark.parametrize("lazy", [False, True])
 def test_smoothed_loss(case: Case, lazy: bool) -> None:
-    """(E.14): both levels, two drawn sentences for each true one, exact and lazy."""
+    """(E.14): both levels, two sampled sentences for each true one, exact and lazy."""
     model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
     vectors = torch.randn(size, 3).double()
@@ -109,11 +109,11 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
 @every_architecture
 @pytest.mark.parametrize("alpha", [ALPHA, 1.0])
 def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
-    """However many sentences are drawn for it, and the true one among them or not."""
+    """However many sentences are sampled for it, with or without the true one."""
     model, batch = _in_training(case)
     encoded: dict[str, list[int]] = {}
     for name, stage in model.stages().items():
-        # An embedding may be the target's too.
+        # An embedding may be shared with the target.
         if name.startswith("encoder.") and not isinstance(stage, Embedding):
             counts = encoded.setdefault(name, [])
             stage.register_forward_hook(lambda *call, to=counts: to.append(call[2].numel()))

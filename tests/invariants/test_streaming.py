@@ -1,7 +1,7 @@
-"""Law of streams: what is written while the source arrives is what a search over the whole writes.
+"""Law of streams: the output while the source arrives is that of a search over the whole source.
 
-Token for token and delay for delay, for every model that goes online, and at the cost of what is
-new alone: a READ is a column of the grid, a WRITE a row.
+Token for token and delay for delay, for every online model, and computing only what is new: a READ
+is a column of the grid, a WRITE a row.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ TIGHT = SearchPlan(max_length_a=0.5, max_length_b=0.6, min_length=3)
 
 @dataclasses.dataclass(frozen=True)
 class Moody(Agent):
-    """Writes at some cells and not at others, as an agent with a reader does."""
+    """Writes at some cells and not at others, like an agent with a reader."""
 
     finish_reading: bool = False
 
@@ -85,7 +85,7 @@ def _streamed(
     plan: SearchPlan,
     halt: Halt | None = None,
 ) -> tuple[Hypothesis, list[int]]:
-    """Return the translation and, for each token, how many source tokens had really come."""
+    """Return the translation and, for each token, how many source tokens had actually arrived."""
     stream = TokenStream([model], agent, plan, halt=halt, align=model.traits.aligns)
     arrived: list[int] = []
     for count, token in enumerate(source, start=1):
@@ -103,7 +103,7 @@ def _check_same(hypothesis: Hypothesis, expected: Hypothesis) -> None:
     assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
     assert (hypothesis.alignment is None) == (expected.alignment is None)
     if hypothesis.alignment is not None and expected.alignment is not None:
-        # The tests go on after the end: further columns are of what was not read.
+        # The tests continue after the end: further columns are those of unread tokens.
         both = hypothesis.alignment, expected.alignment
         width = min(alignment.shape[1] for alignment in both)
         first, second = (alignment[:, :width] for alignment in both)
@@ -127,12 +127,12 @@ def test_streaming_is_searching(case: Case, name: str) -> None:
 
 @every_exit_case
 def test_streaming_with_exits_is_searching(case: Case) -> None:
-    """Tokens, reads and exits; sequence-specific exits, chosen from the whole source, are not."""
+    """Tokens, reads and exits; except sequence-specific exits, which need the whole source."""
     model, (agent, plan) = build(case), AGENTS["wait-2"]
     batch = batch_for(model, SOURCES, (1, 1, 1, 1))
     for halt in halts(model):
         if isinstance(halt, RandomExit):
-            continue  # what is drawn depends on the sentence's key, which a stream does not have
+            continue  # random exits depend on the sentence's key, which a stream does not have
         if halt.needs == "sequence":
             with pytest.raises(ConfigError, match="chosen from the whole source"):
                 TokenStream([model], agent, plan, halt=halt)
@@ -151,7 +151,7 @@ def test_streaming_with_exits_is_searching(case: Case) -> None:
 
 @every_reader
 def test_dynamic_streaming_is_searching(case: Case) -> None:
-    """At thresholds where the reader now reads on, now writes."""
+    """At thresholds at which the reader sometimes reads and sometimes writes."""
     model, batch = model_and_batch(case, (6, 4, 9), (9, 9, 9))
     rho = model.reading(batch)[batch.is_target].sigmoid().detach()
     paths = set()
@@ -169,7 +169,7 @@ def test_dynamic_streaming_is_searching(case: Case) -> None:
 
 @every_online_case
 def test_words_of_several_units_are_read_unit_by_unit(case: Case) -> None:
-    """What arrives at once changes when something is written, not what, nor after which reads."""
+    """Units that arrive together change when tokens are written, but not which, nor their reads."""
     model = case.build()
     source = batch_for(model, (9,), (1,)).source[0, :9].tolist()
     expected, _ = _streamed(model, source, WaitK(2), ROOMY)
@@ -200,12 +200,12 @@ def test_an_ensemble_streams() -> None:
     _check_same(stream.hypothesis(), search(*args, agent=WaitK(2))[0][0])
 
 
-# What it costs.
+# Computational cost.
 
 
 @contextmanager
 def _counted(model: TranslationModel) -> Iterator[Callable[[], int]]:
-    """Yield what returns the most positions that any part computed since it was last asked."""
+    """Yield a function that returns the most positions of any part since its last call."""
     counts: dict[str, int] = {}
 
     def watch(name: str) -> Callable[..., None]:
@@ -243,11 +243,11 @@ def test_what_dynamic_reads_and_writes_cost(case: Case) -> None:
 
 
 def _check_costs(case: Case, agent: Agent) -> None:
-    """A READ runs each layer over the rows that see the new column, a WRITE over what is read.
+    """A READ runs each layer over the rows that see the new column, a WRITE over the source read.
 
-    Without a receptive field that is one position for each token (an encoder's), and all rows
-    where predictions are made of all of them. An encoder that reads both ways begins anew, once
-    for each WRITE after a READ.
+    Without a receptive field that is one position per token (for an encoder), and all rows if
+    predictions use all of them. A bidirectional encoder starts again, once for each WRITE after a
+    READ.
     """
     model = case.build()
     field = model.traits.target_receptive_field

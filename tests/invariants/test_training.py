@@ -39,7 +39,7 @@ from tests.unit.helpers import tiny_run
 
 
 class Sentences(tiny_run.Sentences):
-    """Twenty random pairs, as the trainer reads them."""
+    """Twenty random pairs, in the form that the trainer reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def _trainer(
         save_minutes=0.0, validate_epochs=0, learning_rate=0.01,
     )  # fmt: skip
     model = case.build(dropout=0.2)
-    # Word dropout draws too: of the source only where it has words.
+    # Word dropout is random too; on the source only if it has words.
     batches = BatchSettings(
         max_tokens=24, accumulation=2, target_word_dropout=0.2,
         source_word_dropout=0.0 if model.traits.source_features else 0.2,
@@ -110,7 +110,7 @@ def test_two_and_two_updates_are_four(case: Case, optimiser: Optimiser, tmp_path
 
 @every_architecture
 def test_no_gradient_sees_a_dropped_word(case: Case) -> None:
-    """Whatever word stood there, loss and gradients are the same; elsewhere they are not."""
+    """Loss and gradients do not depend on a dropped word, but they do on others."""
     model = case.build()
     batch = batch_for(model, (7, 4, 1, 9), (3, 8, 5, 2))
     rates = (0.0 if model.traits.source_features else 0.5, 0.5)
@@ -139,9 +139,9 @@ def test_no_gradient_sees_a_dropped_word(case: Case) -> None:
 
 @every_case
 def test_micro_batches_add_up(case: Case) -> None:
-    """The gradient of a batch is that of its parts, whatever their sizes and lengths.
+    """The gradient of a batch is that accumulated over its parts, whatever their sizes and lengths.
 
-    With statistics of the batch it is not, which must show; with frozen ones it is.
+    With batch statistics it is not, which must be detected; with frozen ones it is.
     """
     model = case.build()
     if not model.traits.batch_statistics:
@@ -153,7 +153,7 @@ def test_micro_batches_add_up(case: Case) -> None:
 
 
 def _largest_deviation(model: TranslationModel) -> float:
-    """Return how far gradients of parts differ from that of the batch, as a share of its height."""
+    """Return the largest difference of gradients of parts and batch, relative to the batch's."""
     batch = batch_for(model, (7, 4, 1, 9), (3, 8, 5, 2))
     gradients = []
     for parts in ([[0, 1, 2, 3]], [[2, 0], [1, 3]], [[3], [0, 1, 2]]):
@@ -206,10 +206,10 @@ def test_a_gradient_is_the_slope_of_the_loss(case: Case) -> None:
 
 @every_case
 def test_every_parameter_learns(case: Case) -> None:
-    """No parameter is left out of the loss, or cut off from it."""
+    """No parameter is unused in the loss, or detached from it."""
     model, batch = model_and_batch(case)
     if model.traits.readiness == "monotonic":
-        model.train()  # in evaluation mode heads choose, which has no gradient
+        model.train()  # in evaluation mode heads make hard choices, which have no gradient
     loss = Likelihood(LikelihoodSettings()).loss(model, batch).total
     if model.traits.reads:
         loss = loss + model.reading(batch)[batch.is_target].square().sum()
@@ -225,7 +225,7 @@ def test_every_parameter_learns(case: Case) -> None:
 
 
 def _of_exits(model: ExitModel, batch: Batch) -> Tensor:
-    """Return a loss that all classifiers and the halting network have a part in."""
+    """Return a loss that depends on all classifiers and on the halting network."""
     states = model.exit_features(batch, PredictionSites.offline(batch))
     classifiers = [model.classifier(exit) for exit in range(1, len(states) + 1)]
     pairs = zip(states, classifiers, strict=True)
@@ -251,7 +251,7 @@ def test_muon_moves_the_maps_between_features(case: Case) -> None:
     assert not hidden & {
         name for name, p in model.named_parameters() for part in classifiers if p is part.weight
     }
-    # The vocabularies have sizes that nothing else has.
+    # No other dimension equals the sizes of the vocabularies.
     types = {SOURCE_TYPES, TARGET_TYPES}
     assert not [name for name in hidden if types & set(model.get_parameter(name).shape)]
     layers = nn.Linear | nn.RNNBase | nn.RNNCellBase

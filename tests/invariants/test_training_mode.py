@@ -1,8 +1,8 @@
-"""The invariants of models in training mode: each rate of dropout alone, and without dropout.
+"""Invariants of models in training mode: with each dropout rate separately, and without dropout.
 
-An architecture whose `traits.batch_statistics` says that it normalises by the statistics of its
-batch cannot hold two of them. For it the exception must be real in training mode, and the test must
-hold as soon as the statistics are frozen; padding must not matter to it either way.
+An architecture that normalises with batch statistics (`traits.batch_statistics`) cannot satisfy two
+of them. It must indeed violate them in training mode, and satisfy them once the statistics are
+frozen; padding must not matter in either case.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def _with_one_rate() -> list[Case]:
         config = zoo.architectures().get(case.arch).config
         for name in (field.name for field in dataclasses.fields(config)):
             if name.endswith("dropout"):
-                # What a rate needs to have an effect.
+                # Settings that a rate needs to have an effect.
                 conditions = [config.only_with[name]] if name in config.only_with else []
                 needed = [(other, values[0]) for other, values in conditions]
                 every.append(Case(case.arch, (*needed, (name, 0.5))))
@@ -42,7 +42,7 @@ def _with_one_rate() -> list[Case]:
 
 @pytest.mark.parametrize("case", _with_one_rate(), ids=str)
 def test_each_rate_of_dropout_is_that_of_training_alone(case: Case) -> None:
-    """With one rate above 0 two passes differ in training, and no others do."""
+    """With a single rate above 0, two passes differ in training mode, and only then."""
     model = case.build()
     batch = batch_for(model)
     for is_training in (True, False):
@@ -65,7 +65,7 @@ def test_laws_that_statistics_of_the_batch_break(case: Case) -> None:
 
 @every_case
 def test_padding_does_not_matter(case: Case) -> None:
-    """It is in no statistics either."""
+    """Nor is it included in any statistics."""
     model = case.build().train()
     batch = batch_for(model)
     before = teacher_forced(model, batch)
@@ -74,7 +74,7 @@ def test_padding_does_not_matter(case: Case) -> None:
 
 
 def _leak(model: TranslationModel) -> float:
-    """Return how far predictions move when target tokens behind them are changed."""
+    """Return how much predictions change when later target tokens are changed."""
     batch = batch_for(model, (5, 3), (6, 6))
     types = model.classifier().weight.shape[0]
     before, worst = teacher_forced(model, batch), 0.0
@@ -91,7 +91,7 @@ def _leak(model: TranslationModel) -> float:
 
 
 def _company(model: TranslationModel) -> float:
-    """Return how far predictions move when the other sentences of the batch go."""
+    """Return how much predictions change without the other sentences of the batch."""
     batch = batch_for(model)
     together, worst = teacher_forced(model, batch), 0.0
     for row in range(len(batch)):

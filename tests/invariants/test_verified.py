@@ -1,4 +1,4 @@
-"""Laws of verified exits: what is written is what the full stack writes, whatever was drafted."""
+"""Laws of verified exits: the output is that of the full stack, whatever was drafted."""
 
 import functools
 import math
@@ -69,7 +69,7 @@ def test_what_is_verified_is_the_full_stack(case: Case) -> None:
 
 
 class InTurns:
-    """Lets one token in three be written, others at each step: drawn models repeat themselves."""
+    """Allows a third of the tokens, others at each step, as random models repeat themselves."""
 
     def apply(self, values: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         types = torch.arange(values.shape[1])
@@ -79,7 +79,7 @@ class InTurns:
 
 @functools.cache
 def trained(exits: str) -> ExitModel:
-    """Return a tiny model that has half learnt to copy, so that exits agree here and there."""
+    """Return a tiny model that has partly learnt to copy, so that exits sometimes agree."""
     torch.manual_seed(3)
     settings = (("decoder_depth", 4), ("exits", exits), ("norm", "pre"))
     model = build(Case("transformer", settings)).train()
@@ -112,12 +112,12 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> Non
             every = [best.exits or [] for (best,) in drafted]
             accepted += sum(value == exit for exits in every for value in exits)
             ends_drafted += sum(exits[-1] == exit for exits in every)
-    # The test would show little were nothing drafted, or no end symbol.
+    # The test would show little if nothing were drafted, or no end symbol.
     assert accepted > 40 and ends_drafted > 3
 
 
 def test_long_prefixes_and_sources() -> None:
-    """Caches that have grown, with few or many hidden columns behind what has been written."""
+    """Caches that have grown, with few or many hidden columns after the written tokens."""
     model = trained("tied")
     types = model.classifier().weight.shape[0]
     sources = [torch.randint(4, types, (1 + row % 5,)).tolist() for row in range(12)]
@@ -131,7 +131,7 @@ def test_long_prefixes_and_sources() -> None:
 
 
 def test_constraints_act_alike() -> None:
-    """Prefixes of tokens that are never drafted, least lengths, and limits of one token."""
+    """Prefixes of tokens that are never drafted, minimum lengths, and limits of one token."""
     model, batch = exits_and_batch(TIED, SOURCES, (4,) * 8)
     types = model.classifier().weight.shape[0]
     prefixes = [[types - 1] * (row % 4) + [5] * (row % 3) for row in range(8)]
@@ -144,7 +144,7 @@ def test_constraints_act_alike() -> None:
 
 
 def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What accepts every draft writes what the exit would, not what the full stack does."""
+    """If every draft is accepted, the output is that of the exit, not that of the full stack."""
     model = trained("tied")
     batch = batch_for(model, (5, 4, 5, 3), (1,) * 4)
     full = search_batch([model], batch, PLAN)
@@ -160,7 +160,7 @@ def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_number_of_drafts_follows_what_was_accepted() -> None:
-    """A row drafts on while (p_1 .. p_k)^c >= 1/2; c is fitted to the latest verifications."""
+    """A row drafts more tokens while (p_1 .. p_k)^c >= 1/2; c is fitted to recent verifications."""
     length = verified_search.DraftLength()
     for _ in range(200):
         length.add(accepted=8, seen=10, logs=-4.0)
@@ -174,7 +174,7 @@ def test_the_number_of_drafts_follows_what_was_accepted() -> None:
     assert length.least == pytest.approx(math.log(0.5) * -0.4 / math.log(0.1))
     for _ in range(20):
         length.add(accepted=10, seen=10, logs=-4.0)
-    # The rejected ones are nearly forgotten.
+    # The rejected drafts are nearly forgotten.
     assert length.least < steady
     certain = verified_search.DraftLength()
     for _ in range(2000):
@@ -207,7 +207,7 @@ def test_drafts_are_accepted_up_to_the_first_that_differs() -> None:
 
 
 def counting(monkeypatch: pytest.MonkeyPatch, model: ExitModel) -> dict[str, int]:
-    """Return what will run: positions in blocks, in both classifiers, and prefixes attended to."""
+    """Return counts of the work: positions in blocks and both classifiers, attended prefixes."""
     ran = {"blocks": 0, "predicted": 0, "classified": 0, "attended": 0}
     step, several = DecoderBlock.step, DecoderBlock.step_several
     feed, classify = TransformerDrafts.feed, type(model).classify
@@ -257,7 +257,7 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
 
 @pytest.mark.parametrize("exit", [2, 3])
 def test_what_ran_in_a_batch_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int) -> None:
-    """Rows that need fewer positions verified than others do not run the rest of them."""
+    """Rows with fewer positions to verify than others do not run the rest of them."""
     model = trained("tied")
     types, drawn = model.classifier().weight.shape[0], torch.Generator().manual_seed(0)
     lengths = torch.randint(1, 6, (64,), generator=drawn).tolist()

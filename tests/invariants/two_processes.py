@@ -1,4 +1,4 @@
-"""One of two processes that train every architecture together; not a test itself.
+"""Runs one of two processes that train every architecture together; not a test itself.
 
     RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=... MASTER_PORT=... python -m ... FOLDER
 
@@ -28,7 +28,7 @@ RATES = {"whole": 0.5, "shards": 0.5, "muon": 0.01}
 """The learning rates of each kind of training."""
 SETTINGS = {
     "whole": TrainingSettings(optimiser="nesterov", momentum=0.9),
-    # With so large an epsilon a step is in proportion to the gradient, as the others are.
+    # With such a large epsilon a step is proportional to the gradient, as with the others.
     "shards": TrainingSettings(epsilon=1.0),
     "muon": TrainingSettings(optimiser="muon"),
 }
@@ -37,7 +37,7 @@ SETTINGS = {
 def train(
     case: Case, processes: Processes, kind: str = "whole"
 ) -> tuple[dict[str, Tensor], UpdateResult]:
-    """Return the weights after a few updates of two unlike batches each, and the last result."""
+    """Return the weights after a few updates of two different batches each, and the last result."""
     torch.manual_seed(3)
     model, device = case.build(), torch.device("cpu")
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
@@ -61,7 +61,7 @@ def train(
 
 
 def main() -> None:
-    """Train all cases beside the other process."""
+    """Train all cases together with the other process."""
     processes, folder = processes_from_environment(), Path(sys.argv[1])
     torch.set_num_threads(1)
     with process_group(processes, torch.device("cpu")):

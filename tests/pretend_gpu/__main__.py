@@ -18,7 +18,7 @@ BOUNDS = Path(__file__).with_name("bounds.json")
 
 
 def main() -> None:
-    """Measure all cases; write what was found as JSON, or print what is above its bound."""
+    """Measure all cases; write the counts as JSON, or print those above their bounds."""
     parser = argparse.ArgumentParser(prog="python -m tests.pretend_gpu")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--lower", action="store_true", help="lower the bounds; none rises")
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure_all(cases: ModuleType, only: str) -> dict[str, Any]:
-    """Return the figures of each case, or the fault that ended it."""
+    """Return the counts of each case, or the fault that ended it."""
     measured: dict[str, Any] = {}
     for case in cases.CASES:
         if only in str(case):
@@ -70,7 +70,7 @@ def measure_all(cases: ModuleType, only: str) -> dict[str, Any]:
 
 
 def lowered(bounds: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the bounds, each the lower of the bound and the figure; new cases get theirs."""
+    """Return the bounds, each lowered to the count if that is lower; new cases get bounds."""
     lower = dict(bounds)
     for name, figures in measured.items():
         if "fault" in figures:
@@ -94,7 +94,7 @@ COUNTED = (
 def above(
     bounds: dict[str, Any], name: str, figures: dict[str, Any], counted: Sequence[str] = COUNTED
 ) -> list[str]:
-    """Return what is wrong with a case: its fault, or its `counted` figures above their bounds."""
+    """Return the errors of a case: its fault, or the counts in `counted` above their bounds."""
     if "fault" in figures:
         return [figures["fault"]]
     known = bounds.get(name, {})

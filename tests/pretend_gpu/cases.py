@@ -1,4 +1,4 @@
-"""What runs on the pretend GPU: architectures x objectives x options, trained and decoded with."""
+"""The cases on the pretend GPU: architectures x objectives x options, in training and decoding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TYPES = 40
 STEPS = 8
 """Tokens of each translation, the end symbol counted."""
 MORE = 8
-"""Those that a longer translation has beyond them: caches have room, and all looks are counted."""
+"""Additional tokens of a longer translation: caches have room, and all checks are counted."""
 SMALL: dict[str, Any] = {
     "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 32,
     "feed_forward_size": 64, "heads": 4, "embedding_size": 16, "growth": 8,
@@ -139,7 +139,7 @@ def draw_batch(count: int = 6) -> Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How a model is decoded with: by a search, with `plan`, of an ensemble of so many `models`."""
+    """How to decode with a model: a search with `plan`, with an ensemble of so many `models`."""
 
     plan: SearchPlan = dataclasses.field(default_factory=SearchPlan)
     models: int = 1
@@ -153,7 +153,7 @@ EXITS: dict[str, Decoding] = {
     "early exit": Decoding(halt=RandomExit(2)),
     "verified exit": Decoding(halt=Verified(1, 3)),
 }
-# Thresholds that are never reached: waits do not depend on what a random model predicts.
+# Thresholds that are never reached, so that waits do not depend on random predictions.
 POLICIES: dict[str, Agent] = {
     "confidence": policies.Confidence(threshold=0.999),
     "entropy": policies.Entropy(most=1e-6),
@@ -168,9 +168,9 @@ READINESS: dict[str, Agent] = {
 
 
 def decodings(case: Case) -> dict[str, Decoding]:
-    """Return how a case's model is decoded with, by what it is called."""
+    """Return the decodings of a case's model, by name."""
     if not all(option.startswith("model.") for option in case.options):
-        return {}  # decoding is that of a case before
+        return {}  # decoding is that of an earlier case
     beam = SearchPlan(beam=4)
     ways = {
         "greedy": Decoding(is_recorded=True),
@@ -198,7 +198,7 @@ def decodings(case: Case) -> dict[str, Decoding]:
 
 
 def smoothed(objective: Objective, settings: RunSettings) -> Objective:
-    """Return the objective, smoothed as the settings say, with random vectors of the types."""
+    """Return the objective, smoothed according to the settings, with random type vectors."""
     smoothing = settings.smoothing
     if not smoothing.is_on:
         return objective
@@ -213,7 +213,7 @@ def smoothed(objective: Objective, settings: RunSettings) -> Objective:
 
 
 def measure(case: Case) -> dict[str, dict[str, float]]:
-    """Return the figures of the second update and of searches, by what is counted.
+    """Return the counts of the second update and of searches.
 
     Raises AssertionError with the lines of what must not happen: mixed devices, and waits and
     copies while a graph is recorded.
@@ -236,7 +236,7 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
 
 
 def train(model: TranslationModel, objective: Objective, settings: RunSettings) -> dict[str, float]:
-    """Do two updates; return the figures of the second one."""
+    """Do two updates; return the counts of the second one."""
     optimiser = make_optimiser(model, settings.training)
     objective = smoothed(objective, settings)
     updater = Updater(TrainedModel(model, objective), optimiser, CUDA, bf16=True, clip_norm=5.0)
@@ -255,15 +255,15 @@ def train(model: TranslationModel, objective: Objective, settings: RunSettings) 
 
 
 def decode(model: TranslationModel, decoding: Decoding) -> dict[str, float]:
-    """Return the figures of a step: the mean over `STEPS`, and what one of `MORE` adds.
+    """Return the counts of a step: the mean over `STEPS`, and the increase per step of `MORE`.
 
-    Shapes are known: recordings are made in searches before.
+    Shapes are known: recordings are made in earlier searches.
     """
     graphs = Graphs(Recorder(CUDA)) if decoding.is_recorded else None
     short = _counted(model, decoding, STEPS, graphs, 2 if decoding.is_recorded else 1)
     figures = {name: round(count / STEPS, 2) for name, count in short.items()}
     if graphs is not None:
-        # Its shapes have been seen: the first search records those that are left.
+        # Its shapes have been seen: the first search records the remaining ones.
         long = _counted(model, decoding, STEPS + MORE, graphs, 1)
         for name in ("launches", "waits"):
             figures[f"{name} of a later step"] = round((long[name] - short[name]) / MORE, 2)
@@ -273,7 +273,7 @@ def decode(model: TranslationModel, decoding: Decoding) -> dict[str, float]:
 def _counted(
     model: TranslationModel, decoding: Decoding, steps: int, graphs: Graphs | None, before: int
 ) -> dict[str, int]:
-    """Return the figures of a search of so many steps, after so many others `before`."""
+    """Return the counts of a search of so many steps, after so many others `before`."""
     length = steps - 1
     plan = dataclasses.replace(
         decoding.plan, min_length=length, max_length_a=float(length), max_length_b=0.0
@@ -299,7 +299,7 @@ def _counted(
 def decode_prefixes(
     model: TranslationModel, policy: LocalAgreement | HoldN | Retranslation
 ) -> dict[str, float]:
-    """Return the figures of three sentences decoded prefix by prefix."""
+    """Return the counts of three sentences decoded prefix by prefix."""
     plan = SearchPlan(max_length_a=float(STEPS), max_length_b=0.0, min_length=STEPS)
     decoder = PrefixDecoder([model], plan, policy, device=CUDA, bf16=True)
     sources = [[5, 6, 7], [8, 9], [4, 9, 5, 6]]
@@ -310,7 +310,7 @@ def decode_prefixes(
 
 
 def count_planted_faults() -> dict[str, int]:
-    """Return what is counted of operations that a GPU refuses or waits for."""
+    """Return the counts of operations that a GPU refuses or waits for."""
     with PretendGPU(), Device.counting() as counts:
         values = torch.ones(3, device=CUDA)  # on the device from the start
         torch.add(values, torch.ones(3))  # mixed
@@ -327,7 +327,7 @@ def count_planted_faults() -> dict[str, int]:
 
 
 def try_broken_loss(optimiser: str) -> str:
-    """Return what is wrong when the second of three updates has a loss that is no number."""
+    """Return the errors if the second of three updates has a loss that is not a number."""
     case = Case("transformer", options=(f"training.optimiser={optimiser}",))
     settings = settings_of(case)
     model = zoo.from_config(case.arch, settings.model, TYPES, TYPES)
@@ -358,7 +358,7 @@ def try_broken_loss(optimiser: str) -> str:
 
 
 def try_first_gpu(folder: Path) -> list[str]:
-    """Run the steps of the first GPU's protocol whose code on a GPU is another; return faults."""
+    """Run the steps of the first-GPU protocol with different code on a GPU; return faults."""
     conditions, faults = Conditions("cuda", "bf16", runs=1, quick=True), []
     for step in (steps.environment, steps.waits, steps.decoding, steps.convolutions, steps.memory):
         try:
@@ -379,6 +379,6 @@ def _figures(counts: Counts) -> dict[str, int]:
 
 
 def refuse(counts: Counts) -> None:
-    """Raise AssertionError for what a GPU would refuse."""
+    """Raise AssertionError for operations that a GPU would refuse."""
     faults = [*counts.mixes, *(f"while recording: {what}" for what in counts.forbidden)]
     assert not faults, "\n".join(faults)

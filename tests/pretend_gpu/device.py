@@ -1,4 +1,4 @@
-"""Tensors on the pretend GPU, what is counted of them, and recordings of their operations."""
+"""Tensors on the pretend GPU, counts of their operations, and recordings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KERNELS = {
     "native_layer_norm_backward": 2, "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5,
     "cumsum": 2, "sort": 4, "topk": 2,
 }  # fmt: skip
-"""Kernels of an operator, where those are more than one."""
+"""Number of kernels of an operator, if more than one."""
 PRODUCTS = frozenset({
     "addmm", "_addmm_activation", "mm", "bmm", "baddbmm", "convolution", "convolution_backward",
 })  # fmt: skip
@@ -54,29 +54,29 @@ PRODUCTS = frozenset({
 
 @dataclasses.dataclass
 class Counts:
-    """What has been counted: kernels by operator, and the other things by what and where."""
+    """The counts: kernels by operator, and other events by kind and line of code."""
 
     launches: Counter[str] = dataclasses.field(default_factory=Counter)
     waits: Counter[str] = dataclasses.field(default_factory=Counter)
     copies: Counter[str] = dataclasses.field(default_factory=Counter)
-    """Copies to the device for which the host blocks."""
+    """Copies to the device that block the host."""
     mixes: Counter[str] = dataclasses.field(default_factory=Counter)
     """Operators with tensors of both devices: errors on a GPU."""
     forbidden: Counter[str] = dataclasses.field(default_factory=Counter)
-    """Waits and copies inside of recordings: errors on a GPU."""
+    """Waits and copies within recordings: errors on a GPU."""
     replayed: int = 0
     """Kernels launched by replays of recordings."""
 
 
 class Device:
-    """The state of the pretend GPU: what is counted, and the recording under way."""
+    """The state of the pretend GPU: the counts, and the recording in progress."""
 
     counts = Counts()
     graph: PretendGraph | None = None
     launched = 0
-    """Kernels, ever."""
+    """Total number of kernels."""
     arriving: ClassVar[list[tuple[Tensor, Tensor]]] = []
-    """Tensors of the host that are filled in when an event is waited for, and with what."""
+    """Host tensors to fill when the host waits for an event, with their values."""
 
     @classmethod
     def launch(cls, name: str, kernels: int) -> None:
@@ -99,7 +99,7 @@ class Device:
 
     @classmethod
     def record(cls, fn: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
-        """Keep an operation on tensors of the CPU if a recording is under way."""
+        """Keep an operation on tensors of the CPU if a recording is in progress."""
         if cls.graph is not None:
             cls.graph.keep(fn, args, kwargs, results)
 
@@ -113,13 +113,13 @@ class Device:
     @classmethod
     @contextlib.contextmanager
     def counting(cls) -> Iterator[Counts]:
-        """Count anew; yield what is counted."""
+        """Reset the counts; yield the new ones."""
         cls.counts = Counts()
         yield cls.counts
 
 
 def _where(depth: int = 3) -> str:
-    """Return the innermost lines of the package that are being run."""
+    """Return the innermost lines of the package in the current stack."""
     lines: list[str] = []
     frame = sys._getframe(1)
     while frame is not None and len(lines) < depth:
@@ -165,14 +165,14 @@ class PretendTensor(torch.Tensor):
 
 
 class PretendGPU(TorchDispatchMode):
-    """Within it, operators that make tensors on `cuda` make those of the pretend GPU."""
+    """A mode in which operators that create tensors on `cuda` create them on the pretend GPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and guarding against it takes time at each operator."""
+        """Nothing is compiled here, and guards against it take time at each operator."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -197,11 +197,11 @@ def values(tree: Any) -> Any:
 _PLAIN = frozenset({
     int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.Size,
 })  # fmt: skip
-"""Types of what is no nest and no tensor."""
+"""Types that are neither nests nor tensors."""
 
 
 def _values(tree: Any, tensors: list[Tensor]) -> Any:
-    """Return what `values` does; append the tensors of the nest to `tensors`."""
+    """Return the result of `values`; append the tensors of the nest to `tensors`."""
     kind = type(tree)
     if kind in _PLAIN:
         return tree
@@ -220,7 +220,7 @@ def _values(tree: Any, tensors: list[Tensor]) -> Any:
 
 
 def _moved(tree: Any, known: dict[int, PretendTensor]) -> Any:
-    """Return a nest of tensors on the GPU with the values of this one; `known` are such by id."""
+    """Return a nest with its tensors moved to the GPU; `known` are existing GPU tensors by id."""
     if isinstance(tree, Tensor):
         if isinstance(tree, PretendTensor):
             return tree
@@ -232,7 +232,7 @@ def _moved(tree: Any, known: dict[int, PretendTensor]) -> Any:
 
 
 def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> Any:
-    """Return `fn(*args)` on the pretend GPU, where a library or Triton has `kernels` for it."""
+    """Return `fn(*args)` on the pretend GPU, for which a library or Triton has `kernels`."""
     Device.launch(name, kernels)
     unwrapped = values(args)
     with _disable_current_modes():
@@ -274,7 +274,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return PretendTensor(results[0]), results[1]
     if name == "copy_" and on_cpu(args[0]):
         return args[0]
-    # What is written in place or into `out` comes back as what it was.
+    # A tensor that is written in place or as `out` is returned as the same object.
     return _moved(results, known)
 
 
@@ -285,7 +285,7 @@ def _name(func: Any) -> str:
 
 
 def _compute(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on tensors of the CPU; keep it if a recording is under way."""
+    """Run an operator on tensors of the CPU; keep it if a recording is in progress."""
     if name in PRODUCTS and all(leaf.dtype is torch.bfloat16 for leaf in _tensors(args)):
         func = in_fp32(func)
     results = func(*args, **kwargs)
@@ -295,7 +295,7 @@ def _compute(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def in_fp32(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fn` computed in fp32, as kernels do, whose results have the type of the first."""
+    """Return `fn` computed in fp32, as in kernels; results have the type of the first argument."""
 
     def cast(tree: Any, dtype: torch.dtype) -> Any:
         if isinstance(tree, Tensor):
@@ -309,7 +309,7 @@ def in_fp32(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> Any:
-    """Return a tensor copied between the devices; None for what stays where it is."""
+    """Return a tensor copied between the devices; None if it stays on its device."""
     device = kwargs.get("device")
     if on_gpu(source) and device is not None and not to_gpu:
         if kwargs.get("non_blocking"):
@@ -359,7 +359,7 @@ def _masks(name: str, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _check_types(name: str, args: tuple[Any, ...]) -> None:
-    """Refuse types of normalisation that kernels for CUDA do not take together."""
+    """Refuse combinations of types in normalisation that CUDA kernels do not support."""
     if not name.startswith(("native_batch_norm", "native_layer_norm")):
         return
     shift = 1 if name.endswith("backward") else 0
@@ -375,12 +375,12 @@ def _check_types(name: str, args: tuple[Any, ...]) -> None:
 
 
 def _writes_a_number(name: str, args: tuple[Any, ...]) -> bool:
-    """Return whether one number is written at positions or where a mask is: one kernel."""
+    """Return whether one number is written at positions or under a mask, with one kernel."""
     return name.startswith("index_put") and args[2].numel() == 1 and not (args[3:] and args[3])
 
 
 class PretendEvent:
-    """An event: the host waits in vain if the device then has nothing to do."""
+    """An event: the wait of the host is useless if the device then has nothing to do."""
 
     def record(self) -> None:
         self.arriving, Device.arriving = Device.arriving, []
@@ -394,11 +394,11 @@ class PretendEvent:
 
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], list[Tensor | None]]
-"""A function, its arguments, and where its results are put: None for those that lie in these."""
+"""A function, its arguments, and the tensors for its results: None for results in its arguments."""
 
 
 class PretendGraph:
-    """A CUDA graph on the pretend GPU: the operations recorded, done again on the same memory."""
+    """A CUDA graph on the pretend GPU: replays the recorded operations on the same memory."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.operations: list[Operation] = []
@@ -442,7 +442,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def install() -> None:
-    """Put the pretend GPU into torch, before which stub.py has run; there is no way back."""
+    """Install the pretend GPU in torch, after stub.py has run; this cannot be undone."""
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
 
     def nothing(*_: Any, **__: Any) -> contextlib.nullcontext[None]:

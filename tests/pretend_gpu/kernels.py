@@ -1,4 +1,4 @@
-"""Stand-ins for what the CPU cannot run: Triton's kernels, fused attention, cuDNN's LSTM."""
+"""Stand-ins for kernels that the CPU cannot run: Triton's, fused attention, cuDNN's LSTM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.pretend_gpu.device import Device, PretendTensor, in_fp32, on_gpu, run
 
 
 def install() -> None:
-    """Put the stand-ins in the place of what they stand for; there is no way back."""
+    """Replace the functions with the stand-ins; this cannot be undone."""
     nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
     for module in (dropout, grid_conv, linear, scaled_sum):
         module.has_triton = lambda: True  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def _attention(
         return scaled_dot_product_attention(
             query, keys, values_, mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
         )
-    # As torch's kernels for CUDA ask.
+    # As required by torch's CUDA kernels.
     assert mask is None or not is_causal
     assert query.dtype == keys.dtype == values_.dtype
     if mask is not None and not on_gpu(mask):
@@ -134,7 +134,7 @@ def _weight_gradient(
             )
             return torch.autograd.grad(result, taps, gradient.float())[0]
 
-    # The sum over the programs is a kernel of its own.
+    # The sum over the programs is a separate kernel.
     result: Tensor = run_on_cpu(
         "grid convolution's weight gradient", 2, differentiate, x, gradient.contiguous()
     )
@@ -173,7 +173,7 @@ def _scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
 
 
 def _launch_residual(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, *constants: int) -> None:
-    """Write what the kernel would without dropout, whose numbers need the GPU."""
+    """Write the kernel's results without dropout, whose random numbers need the GPU."""
     assert all(map(on_gpu, tensors))
 
     def write(first: Tensor, *others: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Compiles and loads device_stub.cpp, before torch is imported: torch asks for its hooks once."""
+"""Compiles and loads device_stub.cpp before torch is imported, which looks up its hooks once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An exported model writes the same tokens as ours on real sentences (needs the real files).
 
-NMTGRID_MODEL may name a Transformer to try; else a small one is trained for a minute.
+NMTGRID_MODEL may name a Transformer to test; otherwise a small one is trained for a minute.
 """
 
 import os
@@ -24,7 +24,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model, `out` with what was exported, and `lines.de`."""
+    """A folder with the model, `out` with the exported files, and `lines.de`."""
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     folder = tmp_path_factory.mktemp("export")
     texts = Path(os.environ["NMTGRID_DATA"]) / "multi30k"
@@ -69,10 +69,10 @@ def test_same_tokens_on_real_sentences(home: Path, beam: int, penalty: float) ->
     same = ended = 0
     for mine, its in zip(ours, theirs, strict=True):
         units = its.hypotheses[0]
-        # One that is cut at the limit gets an end symbol from ours alone.
+        # A translation that is cut at the limit gets an end symbol only in ours.
         if units[-1] == "</s>" and len(mine.tokens) < limit:
             ended += 1
             same += units[:-1] == loaded.pipeline.target_vocabulary.decode(mine.tokens)
     assert ended >= 0.9 * SENTENCES
-    # With a length penalty the two searches end at different moments: see the exported README.
+    # With a length penalty the two searches end at different steps: see the exported README.
     assert same == ended if penalty == 0.0 else same >= 0.95 * ended

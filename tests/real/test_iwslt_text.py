@@ -1,4 +1,4 @@
-"""The known preparation of IWSLT'14 German-English, met exactly (needs the real files)."""
+"""The known preparation of IWSLT'14 German-English, reproduced exactly (needs the real files)."""
 
 import lzma
 import os
@@ -84,5 +84,5 @@ def test_word_lists_of_iwslt15(data_folder: Path, tmp_path: Path) -> None:
         target_vocabulary=str(folder / "vocab.vi.xz"),
     )
     facts = learn_subwords(tmp_path / "data", words)
-    # 17,191 and 7,709 lines, three of them special symbols; ours has `<pad>` as well.
+    # 17,191 and 7,709 lines, three of which are special symbols; ours has `<pad>` as well.
     assert (facts["source_vocab_size"], facts["target_vocab_size"]) == (17_192, 7_710)

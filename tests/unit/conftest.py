@@ -1,4 +1,4 @@
-"""What the unit tests share: a toy dataset, messages, and commands that must be refused."""
+"""Shared by the unit tests: a toy dataset, messages, and commands that must fail."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.unit.helpers.train_command import SMALL_TRANSFORMER, toy_data, train
 
 @pytest.fixture(scope="session")
 def toy_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A toy dataset of 60 pairs with 40 merges, which tests read and never change."""
+    """A toy dataset of 60 pairs with 40 merges, which tests must not change."""
     return toy_data(tmp_path_factory.mktemp("toy") / "data")
 
 
 @pytest.fixture(scope="session")
 def tiny_model(toy_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small transformer after two updates, which tests read and never change."""
+    """A small transformer after two updates, which tests must not change."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
     assert train(toy_dataset, "--out", folder, *SMALL_TRANSFORMER, "--max-updates", 2) == 0
     return folder
@@ -34,7 +34,7 @@ def mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must be refused without a traceback; return its message in one line."""
+    """Run a command that must fail without a traceback; return its message in one line."""
 
     def run(*arguments: object) -> str:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`nmtgrid adaptive-tune`: thresholds of early exit, chosen on a split and measured."""
+"""`nmtgrid adaptive-tune`: chooses thresholds of early exit on a split and measures them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def command(arguments: AdaptiveTuneArguments) -> None:
     replayed on the record, and only the few best of each budget are evaluated by decoding.
     Baselines are fixed exits, random exits, the full stack and separately trained models.
 
-    With `--allow-loss` the fastest thresholds are chosen that lose at most this much against the
-    full stack, with the given confidence.
+    `--allow-loss` chooses the fastest thresholds that lose at most this much against the full
+    stack, with the given confidence.
     """
     if arguments.results:
         check_rules(arguments, RESULTS_RULES)

@@ -31,7 +31,7 @@ from nmtgrid.cli.options import (
 )
 
 _LEAST_BUDGET = 0.01
-"""Blocks: the narrowest range of average exits; the best settings of each range are decoded."""
+"""Minimum of `--budget`: the width of the ranges of average exits, in blocks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     samples: int = option("Threshold vectors to sample and replay.", "N", default=10_000)
     budget: float = option(
-        "Width of the ranges of average exit, in blocks whatever the objective: at most one less "
-        "than the decoder has. The best vectors of each range are decoded.",
+        "Width of the ranges of average exit, in blocks for every objective; at most the number of "
+        "decoder blocks minus one. The best vectors of each range are decoded.",
         "WIDTH",
         default=0.5,
     )
@@ -55,10 +55,10 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     objective: Literal["exits", "flops", "seconds"] = option(
         "Cost to minimise: the average exit, the decoder's operations, or seconds on this "
-        "machine. Of the points of a budget the best is kept, of equally good ones the cheaper; "
-        "for operations and seconds only Pareto-optimal points. "
-        "With `--allow-loss` the cheapest certified point; for operations and seconds, fixed "
-        "and verified exits are candidates too.",
+        "machine. The best point of each budget is kept, the cheapest of equally good ones; for "
+        "operations and seconds, only Pareto-optimal points. With `--allow-loss`, the cheapest "
+        "certified point is kept; for operations and seconds, fixed and verified exits are "
+        "candidates too.",
         default="exits",
     )
     judge: Literal["full", "references"] = option(
@@ -82,7 +82,7 @@ class AdaptiveTuneArguments(GuaranteeArguments):
         "NAME",
     )
     keep: bool = option(
-        "Store them in the model directory.", None, "--keep/--no-keep", default=True
+        "Store the thresholds in the model directory.", None, "--keep/--no-keep", default=True
     )
     beam: int = option("Beam size; 1 is greedy.", "N", default=1)
     batch: int = option("Sentences per batch.", "N", default=64)
@@ -98,7 +98,7 @@ class AdaptiveTuneArguments(GuaranteeArguments):
         "[NAME=]DIR",
     )
     out: Path | None = option(
-        "Results and figure: a folder, or a .json file, beside which the figure has the same name "
+        "Results and figure: a folder, or a .json file, in which case the figure has the same name "
         "with .png (with `--results`: a figure).",
         "DIR|FILE",
     )
@@ -115,7 +115,7 @@ class AdaptiveTuneArguments(GuaranteeArguments):
 
     @property
     def files(self) -> tuple[Path, Path] | None:
-        """Where the results and the picture go, if anywhere."""
+        """The paths of the results and of the figure, if they are written."""
         if self.out is None:
             return None
         if self.out.suffix == ".json":
@@ -133,56 +133,56 @@ RESULTS_RULES = [
     Alone(
         "results",
         "out json",
-        "`--results` draws what was done before, so that {options} would be ignored.",
+        "`--results` draws earlier tunings, so {options} would be ignored.",
     )
 ]
 RULES = [
     Needs(
         "model",
-        message="Name a model directory, or tunings done before with `--results DIR`.",
+        message="Name a model directory, or earlier tunings with `--results DIR`.",
     ),
     Needs("data", message="Name the dataset to tune on with `--data DATA`."),
     NAME_NEEDS_KEEP,
 ]
-# Besides those above, unless nothing is tuned.
+# In addition to those above, unless nothing is tuned.
 TUNING_RULES = [
     Requires("risk confidence candidates", "allow_loss"),
     Excludes(
         "budget finalists",
         "allow_loss",
-        "{other} calibrates without budgets, so that {options} would be ignored.",
+        "{other} calibrates without budgets, so {options} would be ignored.",
         "Leave out {options}.",
     ),
 ]
-# Besides those, with a predictor that chooses the exit itself.
+# In addition to those, with a predictor that chooses the exit itself.
 _PREDICTED_RULES = [
     Excludes(
         "samples finalists judge candidates",
-        message="This predictor chooses the exit itself: there are no thresholds to tune, so that "
+        message="This predictor chooses the exit itself: there are no thresholds to tune, so "
         "{option} would be ignored.",
     )
 ]
-# Besides the first ones, with `--only fixed`.
+# In addition to `RULES`, with `--only fixed`.
 FIXED_RULES = [
     Excludes(
         "samples budget finalists mechanism objective judge name allow_loss risk confidence "
         "candidates",
         "only",
-        "`--only fixed` tunes nothing, so that {options} would be ignored.",
+        "`--only fixed` tunes nothing, so {options} would be ignored.",
         "Leave out {options}.",
     ),
-    # Its name is `--keep`, but only the other way round is it no default.
+    # The option is called `--keep`, but only `--no-keep` differs from the default.
     Excludes(
         "keep",
         "only",
-        "`--only fixed` stores nothing, so that `--no-keep` would be ignored.",
+        "`--only fixed` stores nothing, so `--no-keep` would be ignored.",
         "Leave out `--no-keep`.",
     ),
 ]
 
 
 def check(arguments: AdaptiveTuneArguments) -> None:
-    """Raise ConfigError that names every fault."""
+    """Raise ConfigError that names every error in the arguments."""
     faults = []
     if arguments.test_split == arguments.split:
         faults.append(
@@ -233,12 +233,12 @@ def _name_fault(name: str | None) -> ConfigError | None:
 
 
 def check_decoder(arguments: AdaptiveTuneArguments, exits: int, *, has_thresholds: bool) -> None:
-    """Raise ConfigError for what has no effect with a number of exits, or without thresholds."""
+    """Raise ConfigError for options that have no effect with so many exits, or no thresholds."""
     faults = []
     if arguments.budget > exits - 1:
         faults.append(
             f"`--budget` must be from {_LEAST_BUDGET:g} to {exits - 1}, but is "
-            f"{arguments.budget:g}: the decoder has {exits} blocks, so that average exits are from "
-            f"1 to {exits}."
+            f"{arguments.budget:g}: the decoder has {exits} blocks, so average exits are from 1 to "
+            f"{exits}."
         )
     check_rules(arguments, () if has_thresholds else _PREDICTED_RULES, faults)

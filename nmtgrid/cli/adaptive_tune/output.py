@@ -1,7 +1,7 @@
 """Output of `nmtgrid adaptive-tune`: a table, the results as JSON, and a figure.
 
-`Report` gathers the rows of a tuning, which `write` shows, writes and draws; `draw_results` lays
-tunings done before side by side in one table and picture (`--results`).
+`Report` collects the rows of a tuning, which `write` prints, writes and plots; `draw_results`
+compares earlier tunings in one table and figure (`--results`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPTIONS = (
     "samples", "budget", "objective", "judge", "beam", "batch", "repeats", "clock",
     "seed", "weights", "precision",
 )  # fmt: skip
-"""Those that stand in the results as they are."""
+"""Options that are copied to the results unchanged."""
 
 
 @dataclasses.dataclass
@@ -43,11 +43,11 @@ class Row:
     test: Measured | None = None
     stored: str | None = None
     beaten_by: str | None = None
-    """The name of what is as good and as fast on this machine (`find_better`)."""
+    """The name of the system that beats it on this machine (`find_better`), if any."""
 
     @property
     def shown(self) -> Measured:
-        """What the table shows: the test split's, where there is one."""
+        """The measurements in the table: those on the test split, if there is one."""
         return self.test or self.tuned
 
     def values(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Report:
         return [self.arguments.split, *tests]
 
     def lost(self) -> list[float]:
-        """Return the budgets whose vectors all decoded deeper or shallower than they replayed."""
+        """Return the budgets that vectors met in the replay, but none of them when decoded."""
         replayed = [choice.replayed.average_exit for choice, _ in self.finalists if choice.replayed]
         decoded = [row.tuned.average_exit for _, row in self.finalists]
         # A calibration aims at a loss and not at budgets, so it cannot miss any.
@@ -89,7 +89,7 @@ class Report:
         return self.budgets.budget(row.tuned.average_exit)
 
     def label(self, choice: Choice, row: Row) -> str:
-        """Return what the table calls a point: its budget, or what a calibration chose."""
+        """Return the label of a point in the table: its budget, or the choice of a calibration."""
         loss = self.arguments.allow_loss
         if loss is None:
             return f"budget {self.budget(row):g}"
@@ -97,7 +97,7 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows of the table: the full stack, what is beside, and the points."""
+        """All rows of the table: the full stack, the other systems compared, and the points."""
         assert self.full is not None
         return [self.full, *self.beside, *(row for _, row in self.points)]
 
@@ -163,7 +163,7 @@ def _point(report: Report, choice: Choice, row: Row) -> dict[str, Any]:
 
 
 def write_tuned(report: Report) -> None:
-    """Write what was measured on the split tuned on, before the test split is decoded.
+    """Write the measurements on the tuning split before the test split is decoded.
 
     The results are those of a tuning without a test split, marked `complete: false`.
     """
@@ -182,7 +182,7 @@ def write_tuned(report: Report) -> None:
 
 
 def write(report: Report, json: Path | None) -> None:
-    """Show the table; write results and picture."""
+    """Print the table; write the results and the figure."""
     find_better(report)
     _show(report)
     values = values_of(report)
@@ -202,7 +202,7 @@ def write(report: Report, json: Path | None) -> None:
 
 def draw(values: dict[str, Any], path: Path) -> None:
     """Draw BLEU against average exit, operations and seconds."""
-    # Parsed as if read from the file: `--results` then draws the same picture later.
+    # Parsed as if read from the file, so that `--results` draws the same figure later.
     tuning = parse_tuning(values)
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
     what = f"{seconds} for {plural(tuning.sentences, 'sentence')}, batches of {values['batch']}"
@@ -218,7 +218,7 @@ def _show(report: Report) -> None:
     rows = [[*_line(name, full, row.shown), row.beaten_by or "-"] for name, row in named]
     weights = "" if arguments.weights == "best" else f" --weights {arguments.weights}"
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
-    # The last split is the test split where there is one: what people should compare.
+    # The last split is the test split, if there is one, on which systems should be compared.
     budgets = ""
     if arguments.test_split and arguments.allow_loss is None and report.points:
         budgets = f"\nbudget: the average exit on {arguments.split} (tuned on) is at most this"
@@ -238,7 +238,7 @@ def _show(report: Report) -> None:
         else:
             thresholds = ", ".join(f"{value:g}" for value in choice.thresholds)
             chosen += f": {thresholds or '(no thresholds)'}"
-        # Thresholds hold for the beam and the weights that they were tuned with, and no others.
+        # Thresholds are valid only for the beam and the weights that they were tuned with.
         options = f"--beam {arguments.beam}{weights}"
         console.say(f"{chosen}; `decode --exit {stored} {options}`" if stored else chosen)
     if lost := report.lost():
@@ -252,7 +252,7 @@ def _show(report: Report) -> None:
 
 
 def untuned_exit(choice: Choice) -> str | None:
-    """Return what `decode --exit` takes for a fixed or verified exit; None for a tuned one."""
+    """Return the `decode --exit` value of a fixed or verified exit; None for a tuned one."""
     halt = choice.system.halt
     if isinstance(halt, FixedExit):
         return str(halt.number)
@@ -260,10 +260,10 @@ def untuned_exit(choice: Choice) -> str | None:
 
 
 def find_better(report: Report) -> None:
-    """Enter into each point, other row and the full stack what beats it on this machine.
+    """Set `beaten_by` of all rows to the system that beats each on this machine, if any.
 
-    A fixed exit, a verified one or the full stack that is as good and as fast, and better in one of
-    both; of several the fastest.
+    This is the fastest fixed exit, verified exit or full stack that is at least as good and as
+    fast, and better in one of the two.
     """
     assert report.full is not None
     rivals = [*report.of_kind(FixedExit), *report.of_kind(Verified), report.full]
@@ -274,7 +274,7 @@ def find_better(report: Report) -> None:
 
 
 def print_verdict(report: Report) -> None:
-    """Print whether token-specific exits pay on this machine, and otherwise what does."""
+    """Print if token-specific exits are not worthwhile on this machine, and what beats them."""
     # A calibration may have chosen a fixed or verified exit.
     names = {row.beaten_by for choice, row in report.points if not untuned_exit(choice)}
     if not names or None in names or report.arguments.only == "points":
@@ -304,7 +304,7 @@ def speedup(full: Measured, measured: Measured) -> float:
 
 
 def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> None:
-    """Show and draw tunings, those of one name pooled: the best of each budget."""
+    """Print and draw tunings, pooling those with the same name: the best of each budget."""
     pairs, shown = [split_label(text) for text in named], ShownArguments(out=out, json=json)
     # Checked before reading: an output must not overwrite a tuning that is an input.
     shown.check(*(path for _, path in pairs))

@@ -55,9 +55,9 @@ from nmtgrid.search.verified import check_verified
 from nmtgrid.text.scripts import bleu_tokenizer
 
 _REFILLS = 2
-"""Rounds in which budgets that all their vectors left get others."""
+"""Rounds in which budgets that none of their vectors met get new vectors."""
 _CANDIDATES = 20
-"""Vectors of thresholds that are tested for a guarantee, unless `--candidates` says."""
+"""Number of threshold vectors to test for a guarantee, unless `--candidates` is given."""
 
 
 def tune(arguments: AdaptiveTuneArguments) -> None:
@@ -69,7 +69,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         if arguments.is_kept:
             # A folder that cannot be written is refused now, not after hours of decoding.
             EXIT_FILE.check_writable(loaded.folder)
-            # Neither another tuning nor a training may write there until the settings are kept.
+            # No other tuning and no training may write there until the presets are stored.
             stack.enter_context(FolderLock(loaded.folder, "nmtgrid adaptive-tune"))
         model = with_exits(full.model)
         own, count = model.traits.halting, model.traits.num_exits
@@ -101,7 +101,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             beside += tuning.verified
             beside.append(full.by("random exits", RandomExit(count, arguments.seed)))
         tuning.measure([full, *beside, *others], chosen)
-        # Presets that cannot be kept must not cost the results: the fault is raised after those.
+        # Failing to store presets must not lose the results: the error is raised after them.
         fault = tuning.kept() if arguments.is_kept else None
         write(report, arguments.json)
         if fault is not None:
@@ -123,13 +123,13 @@ class _Tuning:
         self.arguments, self.budgets = report.arguments, report.budgets
         self.full, self.model = full, with_exits(full.model)
         self.truth = self.arguments.judge == "references"
-        """Whether vectors are replayed on the references, or on the full stack's translations."""
+        """Whether vectors are replayed on the references instead of the full stack's output."""
         self.records: Records | None = None
 
     def choose(self) -> list[Choice]:
-        """Return what is worth decoding: the best few of each budget, or the one predictor.
+        """Return the choices to decode: the best few of each budget, or the only predictor.
 
-        A calibration is entered into the report.
+        A calibration is added to the report.
         """
         arguments = self.arguments
         if arguments.guarantee is not None:
@@ -137,7 +137,7 @@ class _Tuning:
             return [] if certified is None else [certified]
         if arguments.only == "fixed":
             return []
-        # Kept for refills: to replay more vectors is cheap, but to record again is not.
+        # Kept for refills: replaying more vectors is cheap, but recording again is not.
         records = self.records = self.recorded(self.samples[0])
         if records is None:
             return [self.choice()]
@@ -146,7 +146,7 @@ class _Tuning:
         return list(map(self.choice, best))
 
     def refill(self, ran: Sequence[tuple[Choice, Row]]) -> list[Choice]:
-        """Return more choices for the budgets that all their vectors left when decoded."""
+        """Return more choices for the budgets that none of their vectors met when decoded."""
         shifts = _shifts(ran, self.budgets)
         if self.records is None or not shifts:
             return []
@@ -158,7 +158,7 @@ class _Tuning:
         return list(map(self.choice, more))
 
     def choice(self, finalist: Finalist | None = None) -> Choice:
-        """Return the choice of a vector of thresholds, or of a predictor without any."""
+        """Return the choice of a threshold vector, or of a predictor without thresholds."""
         mechanism, thresholds = self.report.mechanism, finalist.thresholds if finalist else ()
         system = self.full.by(mechanism, halt_by(mechanism, thresholds))
         return Choice(system, finalist)
@@ -170,7 +170,7 @@ class _Tuning:
     def recorded(self, samples: Sequence[Sample]) -> Records | None:
         """Return records of the samples, numbered by their positions.
 
-        None where the predictor chooses the exit itself, so that there are no thresholds to vary.
+        None if the predictor chooses the exit itself, so that there are no thresholds to vary.
         """
         mechanism, setup = self.report.mechanism, self.setup
         if mechanism == "multinomial" or mechanism == "sequence":
@@ -183,9 +183,9 @@ class _Tuning:
             return record_samples(self.full, samples, forced, setup, mechanism, go)
 
     def calibrate(self, guarantee: Guarantee) -> Choice | None:
-        """Return the fastest choice that is certified (None: none is); report on it.
+        """Return the fastest certified choice, or None; add the calibration to the report.
 
-        Raises ConfigError where there are too few sentences for any to be.
+        Raises ConfigError if there are too few sentences to certify any.
         """
         arguments = self.arguments
         # A guarantee needs fresh sentences: candidates are chosen on one half, tested on the other.
@@ -206,7 +206,7 @@ class _Tuning:
         if arguments.objective != "exits":
             # Tested first: their translations are those of the full stack.
             candidates = [*map(Choice, self.verified), *candidates]
-        # The full stack is decoded once, and every candidate is compared with that.
+        # The full stack is decoded once, and every candidate is compared with it.
         (theirs,) = self.decoded([self.full], second, "decoding the full stack")
         costs: dict[int, float] = {}
         with progress("testing candidates", len(candidates) * len(second)) as go:
@@ -232,7 +232,7 @@ class _Tuning:
         if best is None:
             print_uncertified(values, "thresholds", "the full stack")
             return None
-        # A check from outside only: the test split has no part in the certificate.
+        # Only an independent check: the test split has no part in the certificate.
         if self.arguments.test_split:
             tests = self.samples[1]
             systems = [self.full, best.candidate.system]
@@ -242,14 +242,14 @@ class _Tuning:
         return best.candidate
 
     def with_fixed(self, candidates: Sequence[Choice], records: Records) -> list[Choice]:
-        """Return the candidates and all fixed exits but the last, those that agree best first."""
+        """Return the candidates and all fixed exits but the last, by decreasing agreement."""
         # By the same measure as the candidates.
         shares = (records.hits if self.truth else records.agrees).mean(0).tolist()[:-1]
         fixed = [
             dataclasses.replace(choice, replayed=Finalist((), float(n), share))
             for n, (choice, share) in enumerate(zip(self.fixed(), shares, strict=True), 1)
         ]
-        # The order of the tests is that of the half on which candidates are chosen.
+        # The order of the tests is determined on the half on which candidates are chosen.
         return sorted(
             [*candidates, *fixed],
             key=lambda choice: -(choice.replayed.agreement if choice.replayed else 0.0),
@@ -262,7 +262,7 @@ class _Tuning:
 
     @functools.cached_property
     def verified(self) -> list[System]:
-        """Verified exits before the last; none, with a warning, where the search has none."""
+        """Verified exits before the last; none, with a warning, if not supported by the search."""
         try:
             check_verified(self.model, Verified(), self.setup.plan)
         except ConfigError as fault:
@@ -272,9 +272,9 @@ class _Tuning:
         return [self.full.by(f"verified {n}", Verified(n)) for n in exits]
 
     def ranked(self, candidates: Sequence[Choice], samples: Sequence[Sample]) -> list[Choice]:
-        """Return the candidates by their mean losses on samples, the least first.
+        """Return the candidates by increasing mean loss on samples.
 
-        For predictors, of which there are no records: all candidates are decoded.
+        For predictors, which have no records: all candidates are decoded.
         """
         (theirs,) = self.decoded([self.full], samples, "decoding the full stack")
         with progress("ranking candidates", len(candidates) * len(samples)) as go:
@@ -289,7 +289,7 @@ class _Tuning:
         """Return the loss of each sentence that has a source."""
         pipeline, guarantee = self.loaded.pipeline, self.arguments.guarantee
         assert guarantee is not None
-        # Of an empty source there is no hypothesis.
+        # An empty source has no hypothesis.
         theirs, ours = (
             [(best.tokens, pipeline.restore_tokenized(best.tokens)) for best in side if best]
             for side in (full.hypotheses, early.hypotheses)
@@ -302,12 +302,12 @@ class _Tuning:
     def decoded(
         self, systems: Sequence[System], samples: Sequence[Sample], what: str
     ) -> list[Decoded]:
-        """Decode samples with all systems, and show how far that is."""
+        """Decode samples with all systems, with a progress bar."""
         with progress(what, len(systems) * len(samples)) as go:
             return decode(systems, samples, self.setup, go)
 
     def measured(self, systems: Sequence[System], split: int = 0) -> list[Measured]:
-        """Decode systems on the split of a number, 0 being the one tuned on, and measure them."""
+        """Decode systems on split number `split` (0: the tuning split), and measure them."""
         samples = self.samples[split]
         done = self.decoded(systems, samples, f"decoding {self.report.splits[split]}")
         return [measure(decoded, samples, self.loaded.pipeline) for decoded in done]
@@ -315,7 +315,7 @@ class _Tuning:
     def measure(self, fixed: Sequence[System], chosen: Sequence[Choice]) -> None:
         """Decode the full stack (the first of `fixed`), its baselines and the chosen vectors.
 
-        Enters all rows into the report, and the best of each budget as its points.
+        Adds all rows to the report, and the best of each budget as its points.
         """
         report = self.report
         # In one call: systems take turns on each batch, so that a busy machine slows all alike.
@@ -324,7 +324,7 @@ class _Tuning:
         report.beside = list(map(Row, tuned[1 : len(fixed)]))
         ran = list(zip(chosen, map(Row, tuned[len(fixed) :]), strict=True))
         for _ in range(_REFILLS):
-            # Decoding exits at other depths than replay did: others are chosen with that in mind.
+            # Decoding exits at other depths than the replay did: the new choices allow for that.
             more = self.refill(ran)
             if not more:
                 break
@@ -333,29 +333,29 @@ class _Tuning:
         report.finalists = ran
         report.points = _best(ran, self.budgets, self.arguments.objective)
         if len(ran) > len(chosen):
-            # Times compare among what was decoded in turn.
+            # Times are comparable only among systems decoded together.
             for row, measured in self.measured_again():
                 row.tuned = measured
             # With other times another point may be the better one.
             report.points = _undominated(report.points, self.arguments.objective)
         # Only what was already chosen: the test split must not influence the choice.
         if self.arguments.test_split:
-            # An interruption of the last decoding leaves what was measured until then.
+            # Written now, in case the last decoding is interrupted.
             write_tuned(report)
             for row, measured in self.measured_again(split=1):
                 row.test = measured
 
     def measured_again(self, split: int = 0) -> Iterator[tuple[Row, Measured]]:
-        """Decode what the table shows on the split of a number; return rows and measurements."""
+        """Decode the systems of all rows on split number `split`; return rows and measurements."""
         rows = self.report.rows
         return zip(
             rows, self.measured([row.tuned.decoded.system for row in rows], split), strict=True
         )
 
     def kept(self) -> NmtgridError | None:
-        """Store the points in the model directory, with their guarantee, in place of earlier ones.
+        """Store the points in the model directory, in place of earlier ones.
 
-        Returns what prevented it: the results are to be written in any case.
+        Returns the error that prevented it, so that the results can be written in any case.
         """
         report, loaded = self.report, self.loaded
         presets = []
@@ -400,9 +400,9 @@ def _describe(choice: Choice) -> dict[str, Any]:
 def _load(
     arguments: AdaptiveTuneArguments, dataset: Dataset
 ) -> tuple[LoadedModel, System, DecodeSetup, list[System]]:
-    """Return the model, its full stack, how to decode, and the baselines.
+    """Return the model, its full stack, the decoding setup, and the baselines.
 
-    Raises ConfigError of all faults.
+    Raises ConfigError that names all unusable baselines.
     """
     assert arguments.model is not None
     device = find_device(arguments.device)
@@ -439,21 +439,21 @@ def _system(
     arguments: AdaptiveTuneArguments,
     dataset: Dataset,
 ) -> System:
-    """Return the model as `decode` runs it, all blocks, once it is known to fit the dataset.
+    """Return the model with all its blocks, as `decode` runs it.
 
-    Raises NmtgridError where it does not.
+    Raises NmtgridError if it does not fit the dataset.
     """
     translator = Translator(
         [loaded], setup.plan, device=setup.device, precision=arguments.precision
     )
     check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
-    # What is measured must be the decoder that runs later: packed weights, and their rounding.
+    # The measured decoder must be the one that runs later: packed weights, and their rounding.
     return System(name, translator.models[0], bf16=translator.bf16)
 
 
 def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, float]:
-    """Return how much deeper than replayed vectors decoded, of each budget that they all left."""
+    """Return the mean change of the average exit from replay to decoding, per missed budget."""
     depths = [
         (choice.replayed.average_exit, row.tuned.average_exit)
         for choice, row in ran
@@ -462,7 +462,7 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
     lost = lost_budgets([first for first, _ in depths], [last for _, last in depths], budgets)
     shifts = {}
     for budget in lost:
-        # A shift of its own for each budget: the error of replay may depend on the depth.
+        # A separate shift for each budget: the error of replay may depend on the depth.
         own = [last - first for first, last in depths if budgets.budget(first) == budget]
         shifts[budget] = sum(own) / len(own)
     return shifts
@@ -471,7 +471,7 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
 def _best(
     ran: Sequence[tuple[Choice, Row]], budgets: Budgets, objective: Objective
 ) -> list[tuple[Choice, Row]]:
-    """Return the best of each budget that decoding truly kept to; the cheaper on equal BLEU."""
+    """Return the best of each budget by its decoded average exit; the cheaper on equal BLEU."""
     best: dict[int, tuple[Choice, Row]] = {}
     # Decoding may have moved a vector to another budget, so its decoded depth counts.
     for choice, row in sorted(ran, key=lambda pair: cost(pair[1].tuned, objective)):

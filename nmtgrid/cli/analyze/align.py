@@ -1,4 +1,4 @@
-"""`nmtgrid analyze align`: word alignments of two files; and what others need to align words."""
+"""`nmtgrid analyze align`: word alignments of two files; helpers for others that align words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Heuristic = Annotated[
     HeuristicName, typer.Option("--heuristic", help="Symmetrisation of the two directions.")
 ]
 LEAST_PAIRS = 1000
-"""With fewer, a warning says that the aligner has too little to learn from."""
+"""With fewer pairs, a warning says that the aligner has too little to learn from."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,13 +81,13 @@ def align(arguments: AlignArguments) -> None:
     from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs, read_words
     from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold, write_links
 
-    # A strength by hand stays as it is, whereas the default's is where learning begins.
+    # A given tension is fixed, whereas the default is the initial value for learning.
     fixed = arguments.tension is not None
     tension = arguments.tension if fixed else AlignerSettings.tension
     settings = from_attributes(AlignerSettings, arguments, tension=tension, fixed=fixed)
     words = read_words(source, target)
     sizes = [(len(x), len(y)) for x, y in zip(*words, strict=True)]
-    # Before minutes are spent on learning.
+    # Read before minutes are spent on learning.
     truth = None if gold is None else read_gold(gold, sizes)
     with aligning() as advance:
         pairs = link_pairs(words, None, arguments.train, settings, advance)
@@ -117,7 +117,7 @@ def align(arguments: AlignArguments) -> None:
 
 @contextmanager
 def aligning() -> Iterator[Advance]:
-    """Show what the aligner does and how far it is."""
+    """Show the progress of the aligner."""
     with console.progress("Aligning") as bar:
 
         def advance(what: str, done: int, total: int) -> None:
@@ -127,7 +127,7 @@ def aligning() -> Iterator[Advance]:
 
 
 def trained(train: tuple[Path, Path] | None) -> dict[str, Path | None]:
-    """Return the files of `--train` as inputs that nothing may replace."""
+    """Return the files of `--train` as inputs that no output may replace."""
     return {} if train is None else {"--train": train[0], "--train (second)": train[1]}
 
 

@@ -60,10 +60,10 @@ class ShownArguments(CommandArguments):
     corpus: str | None = CORPUS
 
     def check(self, *inputs: Path | None) -> None:
-        """Raise ConfigError unless pictures and JSON can be written and replace no input."""
+        """Raise ConfigError unless figures and JSON can be written and replace no input."""
         faults = []
         if is_file(self.out) and "picture" in explicit_options(self):
-            faults.append("`--format` is for figures in a folder: a file has that of its name.")
+            faults.append("`--format` is for figures in a folder: a file's suffix is its format.")
         check_rules(
             self, [Requires("picture", "out", "`--format` is for figures: add `--out`.")], faults
         )
@@ -75,9 +75,9 @@ class ShownArguments(CommandArguments):
             folder = out.parent
             above = next(parent for parent in (folder, *folder.parents) if parent.exists())
             if not above.is_dir() or not os.access(above, os.W_OK):
-                problem = f"the folder {folder} cannot be made: {above} is no folder."
+                problem = f"the folder {folder} cannot be created: {above} is not a folder."
                 if above.is_dir():
-                    problem = f"{out} cannot be written: {above} may only be read."
+                    problem = f"{out} cannot be written: {above} is read-only."
                 raise ConfigError(f"`--out`: {problem}", "Choose another `--out`.")
             if folder.is_dir():
                 outputs["--out"] = out
@@ -86,7 +86,7 @@ class ShownArguments(CommandArguments):
         from nmtgrid.analysis.section import NAME
 
         files = [path for path in inputs if path is not None]
-        # Of the folder of an evaluation or a tuning this file is read.
+        # This is the file that is read from the folder of an evaluation or a tuning.
         files += [path / NAME for path in files if path.is_dir()]
         check_outputs(outputs, {f"FILE {path}": path for path in files})
 
@@ -96,11 +96,11 @@ class ShownArguments(CommandArguments):
         return {"--json": self.json, "--out": self.out if is_file(self.out) else None}
 
     def show(self, section: Section) -> None:
-        """Print the finding and the tables, draw the pictures, write the values."""
+        """Print the finding and the tables, draw the figures, write the values."""
         if self.corpus is not None:
             section = dataclasses.replace(section, corpus=self.corpus)
         for paragraph in section.finding.split("\n\n"):
-            # A case mismatch has been warned of.
+            # The warning of a case mismatch has been printed already.
             if paragraph and not paragraph.startswith("Beware"):
                 console.say(paragraph)
         for table in section.tables:
@@ -130,7 +130,7 @@ class EvaluationArguments(CommandArguments):
     lowercase: bool = flag("--lowercase", "Ignore case.")
 
     def evaluate(self, systems: Sequence[str]) -> Evaluation:
-        """Return systems, as NAME=FILE, against the references; warn of what does not compare."""
+        """Return the evaluation of systems (NAME=FILE) on the references; warn of mismatches."""
         from nmtgrid.analysis.quality.evaluation import evaluate_split, read_evaluation
 
         how = self.tokenize, self.lowercase, self.corpus
@@ -156,11 +156,11 @@ class EvaluationArguments(CommandArguments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoredArguments(EvaluationArguments):
-    """The same for what other programs may have scored, too."""
+    """The same with sentence scores of other programs."""
 
     segment_scores: list[str] | None = option(
-        "Scores of each sentence by another program, such as COMET: lines with a number for each "
-        "system, or the JSON of `comet-score --to_json`; may be repeated.",
+        "Sentence scores of another program, such as COMET: one line per sentence with a number "
+        "for each system, or the JSON of `comet-score --to_json`; may be repeated.",
         "[NAME=]FILE",
     )
 
@@ -179,8 +179,8 @@ EVALUATION_RULES = [
     Needs(
         "reference",
         "data",
-        "`--reference FILE` is missing: what the translations are compared with; or give a "
-        "dataset, `--data DATA --split test`.",
+        "`--reference FILE` is missing: give references to compare with, or a dataset, `--data "
+        "DATA --split test`.",
     ),
     Excludes(
         "reference source", "data", "`--data` provides what {option} gives: leave one of them out."
@@ -209,12 +209,12 @@ class ScoredQualityArguments(QualityArguments, ScoredArguments):
 
 
 def is_file(out: Path | None) -> TypeGuard[Path]:
-    """Return whether `--out` names a picture, not a folder."""
+    """Return whether `--out` names a figure's file rather than a folder."""
     return out is not None and bool(out.suffix) and not out.is_dir()
 
 
 def line_faults(lines: Sequence[int]) -> list[str]:
-    """Return what is wrong with the numbers of `--line`."""
+    """Return errors in the numbers of `--line`."""
     return [f"`--line` counts from 1, but is {number}." for number in lines if number < 1]
 
 
@@ -233,7 +233,7 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
 
 
 def _draw(section: Section, out: Path, picture: str) -> list[Path]:
-    """Draw all pictures into a folder, or beside the file `out`; return their paths."""
+    """Draw all figures into the folder `out`, or next to the file `out`; return their paths."""
     from nmtgrid.analysis.plotting.figure import naming_corpus
 
     pictures = section.pictures

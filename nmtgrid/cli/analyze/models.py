@@ -55,9 +55,9 @@ class ActivationsArguments(ShownArguments):
 def activations(arguments: ActivationsArguments) -> None:
     """Show the size of activations in trained networks: mean and deviation at each point.
 
-    Models read the references of a split with teacher forcing. Each layer has its output, and its
-    value before the skip connection is added; the JSON has every point, also those before and after
-    normalisation.
+    Models read the references of a split with teacher forcing. Each layer is shown with its output,
+    and its value before the skip connection is added; the JSON has every point, including those
+    before and after normalisation.
     """
     paths = [split_label(text)[1] for text in arguments.models]
     arguments.check(*paths)
@@ -65,7 +65,7 @@ def activations(arguments: ActivationsArguments) -> None:
 
 
 def probed_section(arguments: ActivationsArguments) -> Section:
-    """Return the activations of all models; faulty arguments are refused before the first run."""
+    """Return the activations of all models; invalid arguments raise before the first run."""
     from nmtgrid.analysis.activations import activations_section, profile, select_points
     from nmtgrid.analysis.quality.evaluation import split_title
     from nmtgrid.analysis.systems import named_files
@@ -77,7 +77,7 @@ def probed_section(arguments: ActivationsArguments) -> Section:
     device = find_device(arguments.device)
     dataset = Dataset.open(arguments.data)
     pairs = dataset.split(arguments.split)
-    # A fault of the last model should show before minutes are spent on the first.
+    # An error of the last model should show before minutes are spent on the first.
     for name, path in named.items():
         loaded = load_model(path, None, arguments.weights)
         check_vocabularies(loaded, dataset)
@@ -85,7 +85,7 @@ def probed_section(arguments: ActivationsArguments) -> Section:
     profiles = []
     with console.progress("models", len(named)) as bar:
         for name, path in named.items():
-            # Loaded again, so that memory has a single model at a time.
+            # Loaded again, so that only one model is in memory at a time.
             model = load_model(path, None, arguments.weights).model
             sentences = arguments.sentences
             profiles.append(profile(name, model, pairs, sentences, patterns, device))
@@ -116,8 +116,8 @@ def curves(arguments: CurvesArguments) -> None:
     Losses are in nats per target token, without label smoothing; the best is the lowest on the
     validation split, or the criterion of the objective, such as the delay of a path. Runs with
     `training.watch_gradients` also have gradient norms between layers, and the ratio of the first
-    encoder layer to the last. Damaged lines of a log are skipped with a warning. A single figure
-    has all diagrams, a folder one file for each.
+    encoder layer to the last. Damaged lines of a log are skipped with a warning. With `--out`, a
+    single file has all plots, a folder one file for each.
     """
     out, against = arguments.out, arguments.against
     named = [split_label(text) for text in arguments.models]
@@ -130,14 +130,14 @@ def curves(arguments: CurvesArguments) -> None:
         check_drawable(len(named))
     runs = read_runs(named)
     for run in runs:
-        # A file that is no log at all would fill the screen.
+        # A file that is not a log at all would fill the screen.
         for note in run.notes[:_NOTES_SHOWN]:
             console.warn(f"{note} The line is skipped.")
         if len(run.notes) > _NOTES_SHOWN:
             console.warn(f"{run.path}: {len(run.notes):,} lines are skipped in all.")
     section = training_section(runs, against)
     if is_file(out):
-        # One file has them all, two abreast.
+        # A single file has all plots, two per row.
         whole = Picture(
             "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)
         )
@@ -171,7 +171,7 @@ class LatencyArguments(ShownArguments, LatencyUnitArguments):
 
     @property
     def latency_convention(self) -> Literal["thesis", "simuleval"]:
-        """What |y| is; computation-aware metrics are in SimulEval's convention alone."""
+        """The convention for |y|; computation-aware metrics use SimulEval's only."""
         return "simuleval" if self.is_aware else super().latency_convention
 
 
@@ -182,10 +182,8 @@ RULES = [
         "The published curves have AL, in the thesis' convention: leave out `--published`, or "
         "`--metric` and `--convention`.",
     ),
-    Requires(
-        "published", "out", "`--published` has no effect without a picture: add `--out FILE`."
-    ),
-    Requires("title", "out", "`--title` is that of the picture: add `--out FILE`."),
+    Requires("published", "out", "`--published` has no effect without a figure: add `--out FILE`."),
+    Requires("title", "out", "`--title` is that of the figure: add `--out FILE`."),
 ]
 
 

@@ -30,7 +30,7 @@ from nmtgrid.cli.options import (
     takes,
 )
 
-BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
+BOOTSTRAP = "Bootstrap samples for intervals; 0: none."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class BucketsArguments(ScoredQualityArguments):
     systems: Systems
     by: list[str] | None = option(
         f"{', '.join(PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
-        "[default: reference-length, and length-ratio with `--source`; difficulty alone with "
+        "[default: reference-length, and length-ratio with `--source`; only difficulty with "
         "`--difficulty`]",
         "PROPERTY",
     )
@@ -61,7 +61,7 @@ class BucketsArguments(ScoredQualityArguments):
 
     @property
     def properties(self) -> list[str]:
-        """What sentences are put into buckets by: `--by`, or what the files allow."""
+        """The properties that define the buckets: `--by`, or those that the files allow."""
         if self.by:
             return self.by
         if self.difficulty is not None:
@@ -92,7 +92,7 @@ def buckets(arguments: BucketsArguments) -> None:
         reference = arguments.reference or arguments.data
         assert reference is not None
         numbers = read_numbers(difficulty, reference, count)
-    # In the order of the names' declaration, each once, however they were asked for.
+    # Each once, in the order of declaration rather than that of the command line.
     section = buckets_section(
         evaluation,
         [text for text in PROPERTIES if text in properties],
@@ -107,10 +107,10 @@ def buckets(arguments: BucketsArguments) -> None:
 
 
 def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
-    """Return the edges as numbers; all faults at once.
+    """Return the edges as numbers. Raises ConfigError that names every error.
 
-    What goes together depends on the values of `--by`, also of its default, so that no table of
-    rules can say it.
+    Which options go together depends on the values of `--by`, including its default, so a table of
+    rules cannot express it.
     """
     by, metric = arguments.properties, arguments.metric or []
     faults = [
@@ -120,7 +120,7 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
         if name not in known
     ]
     faults += [
-        f"`--by {name}` takes the source: add `--source FILE`."
+        f"`--by {name}` needs the source: add `--source FILE`."
         for name in ("source-length", "length-ratio")
         if name in by and not arguments.has_source
     ]
@@ -156,7 +156,7 @@ class CompareArguments(ScoredQualityArguments):
         default=0,
         min=0,
     )
-    ter: bool = flag("--ter", "TER too (slow).")
+    ter: bool = flag("--ter", "Also compute TER (slow).")
     train: Path | None = option(
         "Training text (target side): words are sorted by their frequency in it.  [default: "
         "frequency in the references]",
@@ -209,7 +209,9 @@ def compare(arguments: CompareArguments) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifficultyArguments(ScoredQualityArguments):
     systems: list[str] | None = argument(
-        "Translations: sentence BLEU by difficulty, with one bar each.", "[NAME=]FILE", default=None
+        "Translations: sentence BLEU by difficulty, one bar per system.",
+        "[NAME=]FILE",
+        default=None,
     )
     alignments: Path | None = option(
         "Links of source and reference, `i-j` from 0.  [default: learned]", "FILE"
@@ -277,7 +279,7 @@ _DIFFICULTY_RULES = [
     Requires(
         "segment_scores tokenize lowercase bootstrap",
         "systems",
-        "{option} is for scores of translations: give them.",
+        "{option} is for scores of translations: give some, as in NAME=FILE.",
     ),
     Excludes(
         "train heuristic",
@@ -288,7 +290,7 @@ _DIFFICULTY_RULES = [
 
 
 def _check_difficulty(arguments: DifficultyArguments) -> list[float] | None:
-    """Return the edges as numbers; what cannot be written or has no effect is refused."""
+    """Return the edges as numbers. Raises ConfigError for bad outputs or ineffective options."""
     check_rules(arguments, _DIFFICULTY_RULES)
     systems, more = arguments.systems or [], trained(arguments.train)
     arguments.check_files(systems, arguments.alignments, *more.values())

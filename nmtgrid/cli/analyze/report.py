@@ -65,7 +65,7 @@ class ReportArguments(ScoredArguments):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        """The files that the page is made of, by what they are."""
+        """The input files of the page, by their options or arguments."""
         named = {f"FILE {text}": split_label(text)[1] for text in self.systems or []}
         others = {
             "--reference": self.reference,
@@ -80,8 +80,8 @@ RULES = [
     Requires(
         "systems",
         "reference data",
-        "`--reference FILE` is missing: what the translations are compared with; or give a "
-        "dataset, `--data DATA --split test`.",
+        "`--reference FILE` is missing: give references to compare with, or a dataset, `--data "
+        "DATA --split test`.",
     ),
     Requires(
         "activations",
@@ -126,14 +126,14 @@ RULES = [
 def report(arguments: ReportArguments) -> None:
     """Write all analyses of some systems to one self-contained page.
 
-    Scores, buckets, lengths and examples of all systems; difficulty if there is a source;
-    alignments, reading paths and exits of systems whose traces have them; and the results that are
-    named. The page is one file without network requests, for light and dark screens, and for paper.
+    It has scores, buckets, lengths and examples of all systems; difficulty if there is a source;
+    alignments, reading paths and exits of systems whose traces have them; and the given results.
+    The page is one file without network requests, for light and dark screens and for printing.
     """
     check_rules(arguments, RULES, _faults(arguments))
     inputs = arguments.inputs
     check_outputs({"--out": arguments.out, "--json": arguments.json}, inputs)
-    # The sections read them one after the other.
+    # Checked now, because the sections read them one after the other.
     for path in inputs.values():
         if path is not None:
             check_file(path)
@@ -191,7 +191,7 @@ def _faults(arguments: ReportArguments) -> list[str]:
 
     if arguments.line and not any(map(is_traces, systems)):
         faults.append("`--line` names lines of traces, but there are none: leave it out.")
-    # A dataset beside references is that of `--activations` alone.
+    # With `--reference`, a dataset is only for `--activations`.
     has_dataset = arguments.data is not None and arguments.reference is None
     if has_dataset and arguments.source is not None:
         faults.append("`--data` provides what `--source` gives: leave one of them out.")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nmtgrid.search.traces import Trace
 
 Words = Annotated[
-    bool, typer.Option("--words", help="Join BPE units to the words of tokenised text.")
+    bool, typer.Option("--words", help="Join subwords into the words of tokenised text.")
 ]
 
 
@@ -47,7 +47,9 @@ class AlignmentsArguments(ShownArguments):
         "Write links, `i-j` from 0 (several models: with their names as suffixes).", "FILE"
     )
     threshold: float | None = option(
-        "Minimum weight of a link.  [default: the largest]", min=0.0, max=1.0
+        "Minimum weight of a link.  [default: only the largest of each target unit]",
+        min=0.0,
+        max=1.0,
     )
     gold: Path | None = option(
         "Gold links (possible ones `i?j`), of words with `--words`: reports the alignment error "
@@ -85,7 +87,7 @@ def alignments(arguments: AlignmentsArguments) -> None:
 
     files, gold = named_files(arguments.traces), arguments.gold
     arguments.check(*files.values(), gold)
-    # None of the files of links, which are named after the models, may replace what is read.
+    # The files of links, which are named after the models, must not replace an input.
     outputs = {} if arguments.pharaoh is None else dict.fromkeys(files, arguments.pharaoh)
     if len(outputs) > 1:
         if bad := [name for name in files if "/" in name]:
@@ -104,13 +106,13 @@ def alignments(arguments: AlignmentsArguments) -> None:
     from nmtgrid.analysis.alignment.models import AlignmentOptions, alignments_section, read_models
     from nmtgrid.analysis.alignment.pharaoh import write_links
 
-    # A line that is asked for twice is drawn once.
+    # A line that is given twice is drawn once.
     options = AlignmentOptions(list(dict.fromkeys(lines)), arguments.words, arguments.threshold)
     models = read_models(files, options, gold)
     if gold is not None and not options.words and any(model.has_subwords for model in models):
         console.warn(
-            f"The links of {gold} are taken as links of units, such as subwords: add `--words` if "
-            "they are of words."
+            f"The links of {gold} are read as links between units, such as subwords: add `--words` "
+            "if they are between words."
         )
     for model in models if outputs else ():
         write_links(outputs[model.name], model.links)
@@ -138,7 +140,7 @@ EXITS_RULES = [
         "`--json FILE`.",
     ),
     Excludes(
-        "examples", "line", "{other} names the examples, so that {option} would be ignored.",
+        "examples", "line", "{other} names the examples, so {option} would be ignored.",
         "Leave out one of them.",
     ),
 ]  # fmt: skip
@@ -152,8 +154,8 @@ EXITS_RULES = [
 def exits(arguments: ExitsArguments) -> None:
     """Show after which block tokens exit, and what that depends on.
 
-    Average exits, by position, confidence and source length; a few hypotheses token by token. The
-    end symbol is a token with an exit.
+    Shows average exits, overall and by position, confidence and source length, and a few hypotheses
+    token by token. The end symbol counts as a token.
     """
     systems, reference, lines = arguments.systems, arguments.reference, arguments.line or []
     inputs = [split_label(text)[1] for text in systems]
@@ -178,12 +180,12 @@ class PathsArguments(ShownArguments):
         "Files of `decode --stream --traces`, one per system.", "[NAME=]TRACES"
     )
     line: list[int] | None = option(
-        "Line to plot, from 1; may be repeated.  [default: three of middling length]", "N"
+        "Line to plot, from 1; may be repeated.  [default: three of medium length]", "N"
     )
     words: Words = False
     alignments: list[str] | None = option(
-        "Links of words of a system's translations, `i-j` from 0, one for each system.  "
-        "[default: learned]",
+        "Links between words of the source and of a system's translations, `i-j` from 0; one file "
+        "per system.  [default: learned]",
         "[NAME=]FILE",
     )
     attention: bool = flag("--attention", "Show the attention of the models instead of links.")
@@ -202,7 +204,7 @@ PATHS_RULES = [
     Excludes(
         "heuristic",
         "alignments attention",
-        "{option} is for links that are learned; with {other} there are none: leave it out.",
+        "{option} is for learned links; with {other} there are none: leave it out.",
     ),
 ]
 
@@ -220,7 +222,7 @@ def paths(arguments: PathsArguments) -> None:
 
     A word is anticipated if it is written before a source word aligned with it has been read; with
     `--words` a word counts as read with its first unit, as it does in latency. Attention covers
-    only what has been read, so it shows no anticipation.
+    only the source read so far, so it shows no anticipation.
     """
     from nmtgrid.analysis.systems import named_files
 
@@ -241,7 +243,7 @@ def paths(arguments: PathsArguments) -> None:
     references = None
     if reference is not None:
         references = read_references(reference, chain.from_iterable(traced.values()))
-    # Only the traces tell: some systems, and some policies, have no alignment.
+    # Known only from the traces: some systems, and some policies, have no alignment.
     if arguments.attention and not any(
         trace.alignment is not None for traces in traced.values() for trace in traces
     ):
@@ -264,7 +266,7 @@ def _links(
     from nmtgrid.analysis.paths import given_links, learned_links
 
     if arguments.attention:
-        return None, "Grey is what the models looked at, which had been read in any case."
+        return None, "Grey is the models' attention, which covers only the source read so far."
     if arguments.alignments:
         split = [split_label(text) for text in arguments.alignments]
         files = {label: path for label, path in split if label is not None}

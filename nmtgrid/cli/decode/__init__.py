@@ -1,4 +1,4 @@
-"""`nmtgrid decode`: translates raw text, or a split of a dataset and scores it."""
+"""`nmtgrid decode`: translates raw text, or translates and scores a split of a dataset."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def command(arguments: DecodeArguments) -> None:
     `--set` changes the other search settings: max_length_a and max_length_b (at most a + b x source
     length), length_offset (mu), min_length, style (when a beam ends), renormalize.
 
-    Files appear when all is translated. An interruption leaves the lines that were finished in
-    FILE.partial. Lines that are piped in are translated as soon as no more of them have arrived.
+    Files appear when everything is translated. An interruption leaves the finished lines in
+    FILE.partial. Lines from a pipe are translated as soon as no more of them are waiting.
 
-    With `--stream` each word is written to standard output as soon as it is final, while the line
-    is still arriving: greedily, one output line for each input line. Output is detokenised as far
-    as it is final; words are tokenised one by one.
+    With `--stream`, decoding is greedy, and each word is written to standard output as soon as it
+    is final, while the line is still arriving; there is one output line per input line. Output is
+    detokenised as far as it is final; source words are tokenised one by one.
     """
     source, data, standard = arguments.source, arguments.data, Path("-")
     if arguments.stream:
-        # A stream writes one hypothesis, found greedily: who asks for just that is not refused.
+        # A stream writes one greedy hypothesis, so `--beam 1` and `--nbest 1` are accepted.
         if arguments.beam == 1:
             arguments = dataclasses.replace(arguments, beam=None)
         if arguments.nbest == 1:
@@ -76,7 +76,7 @@ def command(arguments: DecodeArguments) -> None:
         report = run.force_split(translator, arguments)
     elif data is not None:
         report = run.translate_split(translator, arguments)
-    elif translator.features:  # of pictures; a model of text has none
+    elif translator.features:  # of pictures; a text model has none
         report = run.caption_file(translator, arguments)
     else:
         report = run.translate_text(translator, arguments)

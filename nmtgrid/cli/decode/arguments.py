@@ -30,21 +30,23 @@ from nmtgrid.cli.options import (
 class DecodeArguments(CommandArguments):
     model: Path = argument("A model directory.", "MODEL")
     source: Path | None = argument(
-        "Raw text, one sentence a line; or features of pictures (.safetensors).  [default: -]",
+        "Raw text, one sentence per line; or features of pictures (.safetensors).  [default: -]",
         "INPUT|-",
         default=None,
     )
     out: Path | None = option("Output file.  [default: -]", "FILE")
-    data: Path | None = option("Translate a split and score it.", "DATA")
-    split: str | None = option("The split of `--data`.  [default: test]", "NAME")
+    data: Path | None = option("Translate and score a split of this dataset.", "DATA")
+    split: str | None = option("Split of `--data`.  [default: test]", "NAME")
     card: bool = flag(
         "--card",
-        "With `--data`: add the scores to the model's README.md; the search must be the model's "
-        "own, with any `--beam` and `--weights`.",
+        "With `--data`: add the scores to the model's README.md; requires the model's own search "
+        "settings, with any `--beam` and `--weights`.",
     )
-    ter: bool = flag("--ter", "With `--data`: TER too (slow; minutes for poor translations).")
+    ter: bool = flag(
+        "--ter", "With `--data`: also compute TER (slow; minutes for poor translations)."
+    )
     forced: bool = flag(
-        "--forced", "Write no translations: score the references of the split (perplexity)."
+        "--forced", "Score the references of the split (perplexity) instead of translating."
     )
     energies: bool = flag(
         "--energies", "With `--forced`: the contribution of each source unit to a score."
@@ -68,13 +70,15 @@ class DecodeArguments(CommandArguments):
     )
     seed: int | None = option("Sampling seed.  [default: 1]")
     prefix: Path | None = option(
-        "Forced prefixes: raw text, one line per line of INPUT, of whole words; empty lines are "
-        "free.",
+        "Forced prefixes: raw text of whole words, one line per line of INPUT; an empty line "
+        "forces nothing.",
         "FILE",
     )
     traces: Path | None = option("Write one JSON record per line, with alignments.", "FILE")
     alignments: Path | None = option("Write word alignments, `source-target` from 0.", "FILE")
-    replace_unknown: bool = flag("--replace-unknown", "Copy the aligned word for `<unk>`.")
+    replace_unknown: bool = flag(
+        "--replace-unknown", "Replace `<unk>` with the aligned source word."
+    )
     batch_tokens: int | None = option("Batch size in source tokens x beam.  [default: 4000]", "N")
     max_source: int | None = option(
         "Maximum source length in units before splitting.  [default: as in training]", "N"
@@ -143,7 +147,7 @@ RULES = [
         "`--exit` is for decoding; `--forced` runs all blocks: leave out one of them.",
     ),
     EXIT_EXCLUDES_ENSEMBLE,
-    Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),
+    Requires("energies", "forced", "`--energies` needs given translations: add `--forced`."),
     Requires(
         "energies",
         "traces alignments",
@@ -152,7 +156,7 @@ RULES = [
     Requires("split", "data", "`--split` belongs to `--data`: name the dataset."),
     Requires("ter", "data", "`--ter` needs references: name a dataset with `--data`."),
     Requires("card", "data", "`--card` enters scores: name a dataset with `--data`."),
-    # Whatever changes translations but does not stand beside a score: see `ScoreRecord`.
+    # Everything that changes translations but is not recorded with a score: see `ScoreRecord`.
     Excludes(
         "ensemble exit sample prefix precision length_penalty coverage_penalty nbest changes "
         "replace_unknown max_source long_lines",
@@ -170,7 +174,7 @@ RULES = [
     ),
 ]
 _ONE_POLICY = "`--stream` needs one of `--k`, `--threshold` and `--policy`, but two are given."
-# Instead of the rules above: a stream has little in common with what decodes whole sentences.
+# Used instead of the rules above: streaming has little in common with decoding whole sentences.
 STREAM_RULES = [
     Excludes(
         "out data split ter card forced energies beam length_penalty coverage_penalty nbest sample "
@@ -185,7 +189,7 @@ STREAM_RULES = [
     Excludes("policy", "threshold", _ONE_POLICY),
     EXIT_EXCLUDES_ENSEMBLE,
 ]
-# Checked when the model is there, as only it knows what it reads.
+# Checked after the model is loaded, which determines whether it reads text or pictures.
 PICTURE_RULES = [
     Excludes(
         "replace_unknown max_source long_lines prefix ter card",

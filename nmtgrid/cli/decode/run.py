@@ -58,9 +58,9 @@ from nmtgrid.text.moses import Moses, count_escaped
 from nmtgrid.text.scripts import bleu_tokenizer
 
 _WIDEST = 1000
-"""The widest beam."""
+"""Maximum beam size."""
 _FEW_ESCAPED = 0.01
-"""Share of references that may hold `&apos;` and still be raw text that speaks of it."""
+"""Share of references that may contain `&apos;` in raw text, which may legitimately mention it."""
 TRANSLATION_SCORES = {
     "bleu_tokenized": "BLEU, tokenised (%)",
     "bleu": "BLEU, raw text (%)",
@@ -77,7 +77,7 @@ _CAPTION_SCORES = {
 
 
 def option_faults(arguments: DecodeArguments) -> list[str]:
-    """Return what is wrong with the values of options, whatever the model is."""
+    """Return errors in the values of options that do not depend on the model."""
     faults: list[str] = []
     try:
         _options(arguments)
@@ -91,8 +91,8 @@ def option_faults(arguments: DecodeArguments) -> list[str]:
     scores_only = arguments.data is not None and arguments.out is None
     if scores_only and not arguments.forced and plan.nbest > 1:
         faults.append(
-            f"`--nbest {plan.nbest}` has no effect with `--data`, which scores the best of each: "
-            "add `--out FILE` for the list."
+            f"`--nbest {plan.nbest}` has no effect with `--data`, which scores only the best "
+            "translations: add `--out FILE` for the list."
         )
     return faults
 
@@ -102,16 +102,16 @@ def _options(arguments: DecodeArguments) -> TranslationOptions:
 
 
 def _option(name: str) -> str:
-    """Return what messages call a setting that has an option of its own."""
+    """Return the name, in messages, of the option of a setting."""
     return f"--{name.replace('_', '-')}"
 
 
 def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
-    """Return the model's `plan` with what options and `--set` change. Raises ConfigError."""
+    """Return the model's `plan` with the changes of options and `--set`. Raises ConfigError."""
     search = _explicit_fields(arguments, SearchPlan)
     if arguments.sample:
-        plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
-    # `--set` reaches settings of the search, with or without their group's name.
+        plan = dataclasses.replace(plan, beam=1)  # the model's own beam size does not apply
+    # `--set` changes settings of the search, with or without the name of their group.
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
     changed = [text.partition("=")[0].strip() for text in changes]
     faults = [
@@ -120,7 +120,7 @@ def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
         if name in changed
     ]
     if any("".join(text.split()).lower() == "sample=true" for text in changes):
-        faults.append("`--set sample=true`: use `--sample` instead, which draws without a beam.")
+        faults.append("`--set sample=true`: use `--sample` instead, which samples without a beam.")
     if faults:
         raise ConfigError(faults)
     plan = override_all(plan, [(_option, search), (set_option, changes)])
@@ -130,9 +130,9 @@ def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
 
 
 def make_translator(arguments: DecodeArguments) -> Translator:
-    """Return the translator; every fault of the options is reported before anything is decoded.
+    """Return the translator; all errors in the options are raised before anything is decoded.
 
-    What the command line leaves out is the model's setting or the default.
+    An option that is not given has the value of the model or the default.
     """
     device = find_device(arguments.device)
     models = load_models(arguments, device)
@@ -202,7 +202,7 @@ def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
 def _explicit_fields(
     arguments: DecodeArguments, kind: type[TranslationOptions | SearchPlan]
 ) -> dict[str, Any]:
-    # What is wrong in a file is reported as such, and has no value.
+    # Invalid options in a file are reported separately, and have no value.
     names = {*explicit_options(arguments)} - config_file(arguments).faulty_fields
     fields = dataclasses.fields(kind)
     return {field.name: getattr(arguments, field.name) for field in fields if field.name in names}
@@ -211,8 +211,8 @@ def _explicit_fields(
 def choose_halt(choice: str | None, loaded: LoadedModel) -> Halt | Verified | None:
     """Return the exit mechanism of `--exit` (see `halt_of`).
 
-    None without a choice, and where the model cannot decide. Raises ConfigError where `choice` does
-    not fit.
+    None without a choice, or if the model has no exit predictor for `auto`. Raises ConfigError if
+    `choice` does not fit the model.
     """
     if choice is None:
         return None
@@ -223,14 +223,14 @@ def choose_halt(choice: str | None, loaded: LoadedModel) -> Halt | Verified | No
 
 
 def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Translate a file or pipe (`-`: standard input) line for line; return what was done."""
+    """Translate a file or pipe (`-`: standard input) line by line; return the report."""
     source = arguments.source or Path(STANDARD)
     total, pipe = None, PipeMeter()
     if str(source) != STANDARD and not is_stream(source):
-        # Read it through once: a fault in its last line is reported now, not after hours.
+        # Read it through once: an error in its last line is reported now, not after hours.
         total = sum(1 for _ in read_lines(source, allow_empty=True))
     elif _is_typed(arguments):
-        # Whoever types sees each translation before the next line.
+        # The user sees each translation before typing the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
         console.say("Type one sentence per line; Ctrl-D ends.")
     # Filled while lines are read, and complete when all are.
@@ -248,13 +248,13 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
 
 
 def _is_typed(arguments: DecodeArguments) -> bool:
-    """Return whether somebody types the input."""
+    """Return whether the input is typed at a terminal."""
     is_standard = arguments.data is None and str(arguments.source or STANDARD) == STANDARD
     return is_standard and sys.stdin is not None and sys.stdin.isatty()
 
 
 def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Translate or caption a split of a dataset; return its scores and what was done."""
+    """Translate or caption a split of a dataset; return its scores and the report."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
     split = dataset.split(arguments.split or "test")
@@ -274,7 +274,7 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         values, what = caption_scores(words, split.references()), "picture"
     else:
         moses = dataset.pipeline.target.moses
-        # TER takes minutes; of its end nothing is known before.
+        # TER takes minutes; how many is not known in advance.
         with console.progress("scoring"):
             values = scores(translations, split, moses, with_ter=arguments.ter)
         what = "sentence"
@@ -284,7 +284,7 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         names = [name for name in TRANSLATION_SCORES if name in values]
         record = ScoreRecord(
             split=split.name,
-            # With the folder above: a dataset's own name is mostly `data`.
+            # With its parent folder: a dataset's own name is mostly `data`.
             data=Path(*dataset.path.resolve().parts[-2:]).as_posix(),
             sentences=report["sentences"],
             figures={name: values[name] for name in names},
@@ -303,18 +303,18 @@ def scores(
 ) -> dict[str, Any]:
     """Return JSON keys: tokenised and raw scores in percent, with signatures; TER takes minutes.
 
-    `bleu_tokenized` compares words as the dataset has them (multi-bleu's protocol); the others
-    compare raw text, all in lower case if `moses` has it, as a lower-cased model can give no more.
-    BLEU compares characters where there are no spaces between words, as its signature says; TER and
-    the length ratio then count them too.
-    `references_escaped` counts those that are not raw: they hold `&apos;` and the like.
+    `bleu_tokenized` compares words as tokenised in the dataset (multi-bleu's protocol); the others
+    compare raw text, lower-cased if `moses.lowercase`, since a lower-cased model can do no better.
+    BLEU compares characters if there are no spaces between words, as its signature says; TER and
+    the length ratio then count characters too.
+    `references_escaped` counts references that are not raw, with `&apos;` and the like.
     """
     words = [translation.tokenized for translation in translations]
     text = [translation.text for translation in translations]
     tokenized, raw = split.tokenized_target(), split.raw_target()
     lowercase = moses.lowercase
     if lowercase:
-        raw = list(map(moses.lower, raw))  # in some languages not as the metrics do it
+        raw = list(map(moses.lower, raw))  # in some languages unlike the metrics' lower-casing
     words_as, raw_as = (bleu_tokenizer(moses.lang, raw, name) for name in ("none", "13a"))
     metrics = {
         "bleu_tokenized": bleu(words, tokenized, words_as),
@@ -339,7 +339,7 @@ def scores(
 def print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: str) -> None:
     """Print scores of translations or captions, their signatures and the average exit.
 
-    Also what about the references makes scores of raw text differ from published ones.
+    Also prints properties of the references that make raw-text scores differ from published ones.
     """
     is_text = "bleu_tokenized" in values
     titles = TRANSLATION_SCORES if is_text else _CAPTION_SCORES
@@ -369,9 +369,9 @@ def print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: st
 
 
 def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
-    """Caption the pictures of a file of features in its order; return what was done.
+    """Caption the pictures of a file of features in its order; return the report.
 
-    `pictures` of the report are their names, line by line.
+    `pictures` in the report are their names, one per output line.
     """
     path = arguments.source
     assert path is not None
@@ -382,7 +382,7 @@ def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str
             f"{translator.features:,}.",
             "Extract the features that the model was trained on.",
         )
-    # Read it through once: a fault in its last picture is reported now, not after hours.
+    # Read it through once: an error in its last picture is reported now, not after hours.
     for name in files.names:
         files.read(name)
     pictures = (as_floats(files.read(name)) for name in files.names)
@@ -408,7 +408,7 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
             translator.pipeline,
             split,
             kind="energies" if arguments.energies else "weights",
-            # Traces take an alignment where the model has one; the other two insist on it.
+            # Traces contain an alignment if the model has one; the other two require it.
             align=alignments is not None
             or arguments.energies
             or (traces is not None and model.traits.aligns),
@@ -431,9 +431,9 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
         "included."
     )
     if isinstance(split, PictureSplit) and split.name != "train":
-        console.say("Of each image only the first caption is scored.")
+        console.say("Only the first caption of each picture is scored.")
     if empty:
-        console.say(f"Without {plural(empty, 'pair')} of which a side is empty.")
+        console.say(f"This excludes {plural(empty, 'pair')} with an empty side.")
     return {
         "split": split.name,
         "sentences": len(split) - empty,
@@ -445,10 +445,10 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
 
 
 def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
-    """Return the prefixes in `path`; `total` are the lines to translate where they are known.
+    """Return the prefixes in `path`; `total` is the number of lines to translate, if known.
 
     Raises InputError, before anything is translated, for a file with another number of lines;
-    pipes are read as the lines are.
+    pipes are read along with the lines.
     """
     if total is not None and str(path) != STANDARD and not is_stream(path):
         count = sum(1 for _ in read_lines(path, allow_empty=True))
@@ -460,12 +460,12 @@ def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
 
 
 def _open_output(path: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | None:
-    """Open an output file, if one is named; an interruption leaves the lines that are finished."""
+    """Open an output file, if one is named; after an interruption it has the finished lines."""
     if path is None:
         return None
 
     def name_partial(partial: Path) -> None:
-        console.say(f"note: the lines that were finished are in {partial}.")
+        console.say(f"note: the finished lines are in {partial}.")
 
     return stack.enter_context(open_writer(path, name_partial))
 
@@ -482,21 +482,21 @@ def _write_translations(
     """
     # Only the scores of a split need all translations at once; a pipe may never end.
     is_split = arguments.data is not None
-    # A split is scored: its text is written only where a file is named.
+    # A split is scored: its translations are written only if a file is named.
     text_path = Path(STANDARD) if arguments.out is None and not is_split else arguments.out
     aligns = all(model.traits.aligns for model in translator.models)
     align = arguments.alignments is not None or (arguments.traces is not None and aligns)
     translations: list[Translation] = []
     sentences, blocks = 0, BlockCount()
     is_typed = _is_typed(arguments)
-    # A reader of a pipe may wait for each line; a file is there only when it is whole.
+    # A reader of a pipe may wait for each line; a file appears only when it is complete.
     is_read = text_path is not None and (str(text_path) == STANDARD or is_stream(text_path))
     started = time.perf_counter()
-    # A bar would be drawn over what is being typed.
+    # A progress bar would be drawn over the typed text.
     progress = console.progress("translating", total, hidden=is_typed)
     with progress as bar, contextlib.ExitStack() as stack:
         meter = _Meter(bar)
-        # Begun before any file is opened: what the model cannot do leaves no empty files behind.
+        # Started before any file is opened, so that an unsupported option leaves no empty files.
         stream = begin(align=align, on_progress=meter.advance)
         paths = (text_path, arguments.traces, arguments.alignments)
         text, traces, alignments = (_open_output(path, stack) for path in paths)
@@ -539,7 +539,7 @@ def _write_text(file: IO[bytes], translation: Translation, nbest: int, *, flush:
         if flush:
             file.flush()
     except BrokenPipeError as fault:
-        # As it is, it would be taken for a fault of the other files that stand open.
+        # BrokenPipeError would be treated as an error of the other open files.
         raise Leave(PIPE_CLOSED) from fault
 
 
@@ -560,7 +560,7 @@ class _Meter:
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def advance(self, lines: float, tokens: int) -> None:
-        # Sums of parts of lines are rounded.
+        # Rounded, because lines may be added in fractions.
         self.lines, self.tokens = round(self.lines + lines, 9), self.tokens + tokens
         rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
         note = f"{rate:,.0f} target tokens/s"

@@ -1,7 +1,7 @@
 """`nmtgrid decode --stream`: simultaneous translation of words as they arrive.
 
-An agent, wait-k or the model's own, decides between READ and WRITE (chapter 4); what it writes is
-final. `nmtgrid.online.stream` decodes, this reads and writes lines and measures latency.
+An agent, wait-k or the model's own, decides between READ and WRITE (chapter 4); its output is
+final. `nmtgrid.online.stream` decodes; this module reads and writes lines and measures latency.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.incremental import stream_words
 
 _EFFECTIVE = ("max_length_a", "max_length_b", "min_length", "renormalize")
-"""The settings of the search that change what a stream writes, or its traces."""
+"""The search settings that affect the output of a stream, or its traces."""
 
 
 def faults_of_stream(arguments: DecodeArguments) -> list[str]:
-    """Return what is wrong with the values of a stream's options."""
+    """Return errors in the values of a stream's options."""
     faults = []
     if arguments.max_source is not None and arguments.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {arguments.max_source}.")
@@ -81,7 +81,7 @@ def _named_policy(arguments: DecodeArguments) -> ChosenPolicy:
     """Return the policy that an option selects. Raises ConfigError for faulty values."""
     policies: list[ChosenPolicy] = []
     faults: list[str] = []
-    # Each for itself: of several, which exclude each other, all may be faulty.
+    # Checked separately: if several of them are given, although exclusive, all may be faulty.
     if arguments.k is not None:
         try:
             policies += map(ChosenPolicy, read_settings(arguments.k, None, None))
@@ -118,11 +118,11 @@ def _policy_of_training(arguments: DecodeArguments) -> ChosenPolicy:
 
 
 def translate_stream(arguments: DecodeArguments) -> None:
-    """Translate what arrives, line for line, to standard output; write traces and a report.
+    """Translate the input as it arrives, line by line, to standard output; write traces, a report.
 
-    An interruption, a reader of standard output that goes away, or an error, such as one in a
-    user-defined policy, leaves the traces and the report of the lines that have ended. Raises
-    ConfigError, before anything is read, where the model cannot do what is asked.
+    After an interruption, an error, such as one in a user-defined policy, or when the reader of
+    standard output exits, the traces and the report cover the finished lines. Raises ConfigError,
+    before anything is read, if the model does not support the options.
     """
     choose = _named_policy if _names_policy(arguments) else _policy_of_training
     chosen = choose(arguments)
@@ -139,17 +139,17 @@ def translate_stream(arguments: DecodeArguments) -> None:
                 if text:
                     try:
                         out.write(text.encode("utf-8", "replace"))
-                        out.flush()  # whoever waits for the translation sees it now
+                        out.flush()  # whoever waits for the translation sees it at once
                     except BrokenPipeError as fault:
-                        # What is left in the buffer could not be written at the end either.
+                        # The rest of the buffer could not be written at the end either.
                         drop_output()
-                        # As it is, it would be taken for a fault of the other files that are open.
+                        # BrokenPipeError would be treated as an error of the other open files.
                         raise Leave(PIPE_CLOSED) from fault
                 if line is not None and traces is not None:
                     traces.write(f"{line.trace(line.number).to_line()}\n".encode())
         except (KeyboardInterrupt, NmtgridError, Leave) as caught:
-            # Passed on when the files are closed: for a writer it would be a fault, which leaves
-            # no file, but the lines that have ended are worth keeping.
+            # Raised again after the files are closed: a writer that sees an error leaves no file,
+            # but the finished lines are worth keeping.
             ending = caught
     try:
         report = run.report(read_metrics(arguments.metric or ()))
@@ -169,7 +169,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
 
 
 def _translator(arguments: DecodeArguments, chosen: ChosenPolicy) -> Translator:
-    """Load the models. Raises ConfigError if they cannot do what is asked."""
+    """Load the models; return their translator. Raises ConfigError for unsupported options."""
     device = find_device(arguments.device)
     loaded = load_models(arguments, device)
     check_ensemble(loaded)
@@ -193,20 +193,21 @@ def _translator(arguments: DecodeArguments, chosen: ChosenPolicy) -> Translator:
 def _streams(
     arguments: DecodeArguments, chosen: ChosenPolicy, lines: Translator
 ) -> StreamTranslator:
-    """Return what translates streams. Raises ConfigError if the models cannot be online."""
-    # Traces take an alignment where the models have one.
+    """Return the stream translator. Raises ConfigError if the models cannot translate online."""
+    # Traces contain an alignment if the models have one.
     align = arguments.traces is not None and all(m.traits.aligns for m in lines.models)
     agent = chosen.setting.make(arguments.finish_reading)
     translator = StreamTranslator.of(lines, agent, align=align)
-    # A first stream, thrown away: what the model cannot do is known before a word is waited for.
+    # A trial stream, which is discarded: what the model does not support is reported before the
+    # first word arrives.
     translator.begin()
     return translator
 
 
 def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
-    """Return the `plan` of streams with what `--set` changes.
+    """Return the `plan` of streams with the changes of `--set`.
 
-    Raises ConfigError for faulty changes, and for those that have no effect on a stream.
+    Raises ConfigError for invalid changes, and for those that have no effect on a stream.
     """
     changed = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
     idle = [
@@ -233,7 +234,7 @@ class _Line(LineText):
         self._limits = translator.limits
 
     def warn(self) -> None:
-        """Warn of a long line; once it is written, as a terminal would show it within the text."""
+        """Warn of a long line, after it is written: a terminal would show it within the text."""
         if len(self.stream.pieces) > 1:
             console.warn(
                 f"long-line: line {self.number} has more than "
@@ -242,7 +243,7 @@ class _Line(LineText):
 
 
 class _Run:
-    """Translates lines word by word, and counts and measures."""
+    """Translates lines word by word, and collects counts, times and delays."""
 
     def __init__(self, translator: StreamTranslator) -> None:
         self._translator = translator
@@ -253,16 +254,16 @@ class _Run:
         self._blocks = BlockCount()
         # Seconds of work before each write of each line.
         self._written: list[list[float]] = []
-        # Delays and source length of each line, which latency is the mean over.
+        # Delays and source length of each line; latency is averaged over lines.
         self._measured: dict[Unit, list[tuple[list[int], int]]] = {"token": [], "word": []}
 
     def translate(self, words: Iterator[str | None]) -> Iterator[tuple[str, _Line | None]]:
-        """Yield text as it becomes final, and with each line's end the line."""
+        """Yield text as it becomes final, and at the end of each line also the line."""
         line = _Line(1, self._translator)
         for word in words:
             began = time.perf_counter()
             text = f"{line.end()}\n" if word is None else line.read(word)
-            # Without the time until the next word arrives, or until the text has been written.
+            # Excludes the time until the next word arrives, or until the text has been written.
             self._seconds += time.perf_counter() - began
             yield text, (line if word is None else None)
             if word is None:
@@ -271,9 +272,9 @@ class _Run:
                 line = _Line(self._sentences + 1, self._translator)
 
     def report(self, own: Mapping[str, Metric]) -> dict[str, Any]:
-        """Return counts, times and latencies; seconds are those of work, without waiting.
+        """Return counts, times and latencies; `seconds` excludes waiting for words.
 
-        What compares with a reference is None. Raises ConfigError if one of the user-defined
+        Values that need a reference are None. Raises ConfigError if one of the user-defined
         metrics `own` fails.
         """
         unknown = dict.fromkeys(("laal", "yaal", "length_ratio"))
@@ -298,7 +299,7 @@ class _Run:
         }
 
     def warn(self, setting: Setting) -> None:
-        """Warn of a policy that translates offline, and of translations that do not end."""
+        """Warn if the policy translates offline, or translations end at the length limit."""
         streams = self._measured["token"]
         average = latency([delays for delays, _ in streams], [length for _, length in streams])
         counts = whole_source_counts(average)
@@ -306,7 +307,7 @@ class _Run:
             console.warn(whole_source_warning({setting.title: counts}))
         sources = sum(length > 0 for _, length in streams)
         warning = length_limit_warning({setting.title: (self._at_limit, sources)})
-        # A model that is not shown the source's end does not end by itself.
+        # A model that does not see the source's end does not stop by itself.
         if warning and not hides_source_end(self._translator.models):
             console.warn(warning)
 

@@ -1,4 +1,4 @@
-"""`nmtgrid online-eval`: quality against latency of online translation, or of a foreign log."""
+"""`nmtgrid online-eval`: quality and latency of online translation, or of another tool's log."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def command(arguments: OnlineEvalArguments) -> None:
     maximum consecutive wait (CW, max-CW), LAAL, YAAL, and the length ratio. `--log` scores the log
     of another program: BLEU, and latency in both conventions.
 
-    With `--allow-loss` one half of a split orders the settings by latency and the other half tests
-    them, the slowest first: the fastest that passes loses at most this much against offline
+    With `--allow-loss`, the settings are ordered by latency on one half of a split and tested on
+    the other half, slowest first: the fastest that passes loses at most this much against offline
     translation, with the given confidence.
     """
     if arguments.log is not None:

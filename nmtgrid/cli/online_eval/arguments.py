@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
     models: list[str] | None = argument(
-        "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
+        "Model directories to compare; NAME=MODEL names one.", "MODEL", default=None
     )
     data: Path | None = option("Dataset directory.", "DATA")
     split: str | None = option(
@@ -75,8 +75,8 @@ class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
         "Decode along the oracle's paths, for each delay weight lambda: `0,1`.", "LIST"
     )
     policies: str | None = option(
-        "Policies by name, each with its default sweep: `confidence,alignatt`, or `all` that the "
-        "models support.",
+        "Policies by name, each with its default sweep: `confidence,alignatt`; `all`: those that "
+        "the models support.",
         "LIST",
     )
     policy: list[str] | None = option(
@@ -97,14 +97,16 @@ class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
         "here and in `decode --stream`.  [default: the policy]",
         "NAME",
     )
-    keep: bool = option("Store it in the model directory.", None, "--keep/--no-keep", default=True)
+    keep: bool = option(
+        "Store the setting in the model directory.", None, "--keep/--no-keep", default=True
+    )
     seed: int = option("With `--allow-loss`: seed of the split into halves.", default=1)
     oracle_cost: Literal["delay", "printed"] = option(
         "Reading cost of the oracle; `printed`: exactly as printed in the thesis.", default="delay"
     )
     source: Literal["words", "line"] = option(
-        "Tokenise the source word by word, as it would arrive, or by line, as in the dataset and "
-        "in published figures, which looks ahead.",
+        "Tokenise the source word by word, as it would arrive, or by line, which looks ahead, as "
+        "in the dataset and in published results.",
         default="words",
     )
     metric: list[str] | None = option(
@@ -128,7 +130,7 @@ class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
         min=0,
     )
     baseline: str | None = option(
-        "Compare all curves with wait-k of this MODEL.  [default: with wait-k of each itself]",
+        "Compare all curves with wait-k of this MODEL.  [default: with wait-k of the same model]",
         "NAME",
     )
     clock: bool = flag(
@@ -156,7 +158,7 @@ class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
     lines: list[int] | None = option("Plot the paths of line N; may be repeated.", "N", "--line")
     log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
     sacrebleu_tokenizer: Literal["13a", "none", "intl", "zh", "char"] = option(
-        "With `--log`: tokeniser of BLEU, by SimulEval's name; `none` for tokenised text.",
+        "With `--log`: tokeniser of BLEU, named as in SimulEval; `none` for tokenised text.",
         default="13a",
     )
     exit: str | None = option("Early exit, as in `decode --exit`, for all models.", "NAME|N|auto")
@@ -191,7 +193,7 @@ LOG_RULES = [
     Alone(
         "log",
         "json metric sacrebleu_tokenizer",
-        "`--log` scores what another program has done, so that {options} would be ignored.",
+        "`--log` scores the output of another program, so {options} would be ignored.",
     )
 ]
 RULES = [
@@ -211,14 +213,14 @@ RULES = [
     Excludes(
         "oracle",
         "allow_loss",
-        "The oracle needs the reference, so that nothing can be guaranteed for new sentences: "
-        "leave out {option} or {other}.",
+        "The oracle needs the reference, so nothing can be guaranteed for new sentences: leave out "
+        "{option} or {other}.",
     ),
     Excludes(
         "ensemble",
         "allow_loss",
-        "A guarantee is that of one model, against its own offline translation: leave out "
-        "{option} or {other}.",
+        "A guarantee is for one model, against its own offline translation: leave out {option} or "
+        "{other}.",
     ),
     Excludes(
         "baseline bootstrap",
@@ -239,14 +241,14 @@ RULES = [
 
 
 def check(arguments: OnlineEvalArguments) -> tuple[list[Setting], list[PolicyPreset]]:
-    """Return the settings of the policies, and those that were stored under a name.
+    """Return the settings of the policies, and the stored presets among them.
 
-    Raises ConfigError that names every fault.
+    Raises ConfigError that names every error.
     """
     faults, advice = _faults(arguments), ""
     settings: list[Setting] = []
     presets: list[PolicyPreset] = []
-    # Faults of the lists are reported together with those of all other options.
+    # Errors in the lists are reported together with those in all other options.
     try:
         texts = [*named_policies(arguments.policies), *(arguments.policy or [])]
         if texts:
@@ -295,14 +297,14 @@ def _faults_of_guarantee(
         check_policy_name(f"{arguments.name or 'policy'}-loss1")
     except ConfigError as error:
         faults += error.faults
-    # Of `all` policies those are left out of which nothing can be guaranteed.
+    # With `all`, policies for which nothing can be guaranteed are left out instead.
     if not names_all(arguments.policies):
         faults += refused_candidates(settings)
     return faults
 
 
 def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:
-    """Return the user's own metrics by name. Raises ConfigError that names every fault."""
+    """Return the user-defined metrics by name. Raises ConfigError that names every error."""
     # Imported late: `--help` does not wait for numpy.
     from nmtgrid.metrics.latency import read_metrics
 
@@ -310,7 +312,7 @@ def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:
 
 
 def _faults(arguments: OnlineEvalArguments) -> list[str]:
-    """Return what is wrong with the values, one sentence each."""
+    """Return errors in the values, one sentence each."""
     faults = arguments.unit_faults()
     if arguments.ensemble and len(arguments.models or []) > 1:
         faults.append(

@@ -19,7 +19,7 @@ from nmtgrid.online.settings import KINDS, Setting
 
 
 def conditions_of(arguments: OnlineEvalArguments) -> Conditions:
-    """Return how the command decodes."""
+    """Return the decoding conditions of the command."""
     return Conditions(
         arguments.beam, arguments.finish_reading, arguments.source, arguments.exit,
         bool(arguments.ensemble),
@@ -36,7 +36,7 @@ def calibrated_settings(
 
     The evaluation goes on in any case. Raises ConfigError if there are too few sentences.
     """
-    # Settings that are offline are no candidates: nothing is lost, nothing gained.
+    # Offline settings are not candidates: they neither lose nor gain anything.
     candidates = [setting for setting in system.settings if not setting.is_offline]
     usable = [sentence for sentence in sentences if sentence.source]
     parts = halves(usable, arguments.seed)
@@ -45,7 +45,7 @@ def calibrated_settings(
 
         def advance(stage: str, setting: Setting, lines: int) -> None:
             bar.stage(f"calibrating, {stage}")
-            # Offline translation besides; the testing may end sooner.
+            # Offline translation is decoded as well; testing may end early.
             total = counts[stage] * (len(candidates) + 1)
             bar.update(advance=lines, total=total, note=setting.title)
 
@@ -77,11 +77,11 @@ def calibrated_settings(
 
 
 def conclude(arguments: OnlineEvalArguments, system: System) -> None:
-    """Print what is certified, and whether it holds on another split that was evaluated."""
+    """Print the certified setting, and whether the bound holds on the test split, if evaluated."""
     values, guarantee = system.calibrated, arguments.guarantee
     if values is None or guarantee is None or not values["certified"]:
         return
-    # An interruption may have left offline translation alone, or nothing.
+    # After an interruption there may be only offline translation, or nothing.
     if arguments.test_split and len(system.done) > 1:
         offline, online = (measured.decoded for measured in system.done)
         lost = losses(guarantee.risk, offline, online, system.sentences, system.language)
@@ -96,7 +96,7 @@ def conclude(arguments: OnlineEvalArguments, system: System) -> None:
 
 
 def _show(arguments: OnlineEvalArguments, system: System, calibrated: Calibrated) -> None:
-    """Print the candidates from the slowest to the fastest, and what became of them."""
+    """Print the candidates from the slowest to the fastest, with the results of their tests."""
     calibration = calibrated.calibration
     guarantee = calibration.guarantee
     tested = {result.candidate: result for result in calibration.tested}
@@ -111,7 +111,7 @@ def _show(arguments: OnlineEvalArguments, system: System, calibrated: Calibrated
             f"{result.p_value:.2g}", outcome,
         ]  # fmt: skip
 
-    # NaN, which nothing was written for, is the fastest.
+    # NaN means that nothing was written, which counts as fastest.
     slowest_first = sorted(
         calibrated.candidates,
         key=lambda candidate: math.inf if math.isnan(candidate.latency) else -candidate.latency,

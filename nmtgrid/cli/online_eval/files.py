@@ -43,14 +43,14 @@ class System:
     decoder: OnlineDecoder
     sentences: list[Sentence]
     settings: list[Setting] = dataclasses.field(default_factory=list)
-    """What it is evaluated with."""
+    """The settings to evaluate it with."""
     done: list[Measured] = dataclasses.field(default_factory=list)
     calibrated: dict[str, Any] | None = None
-    """What `--allow-loss` chose, as JSON keys."""
+    """The result of `--allow-loss`, as JSON keys."""
 
     @property
     def joiner(self) -> str:
-        """What ends a target unit that goes on in the next one."""
+        """The mark of target units at word boundaries; empty if units are words."""
         return self.decoder.translator.pipeline.target_joiner
 
     @property
@@ -85,7 +85,7 @@ def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> boo
 
 
 def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict[int, GridRow]:
-    """Return the paths of each line that is asked for, or typical, under one or two settings.
+    """Return the paths of the requested lines, or of typical ones, under one or two settings.
 
     Lines without a path are left out.
     """
@@ -105,11 +105,12 @@ def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict
 def compared(
     arguments: OnlineEvalArguments, systems: Sequence[System]
 ) -> list[tuple[System, Measured]]:
-    """Return up to two settings to compare, alike in lagging and unlike in how they decide.
+    """Return up to two settings to compare: similar in lagging, different in their policies.
 
-    An agent (or else the oracle) in the middle of its range and the wait-k that is nearest in
-    average lagging; of two systems the middle wait-k and the nearest; else the least and the
-    largest k.
+    These are the middle setting of a policy (thresholds of the reader, else the oracle, else any)
+    and the wait-k nearest in average lagging. With wait-k only, they are the middle wait-k of one
+    system and the nearest of the others. If there is no wait-k to compare with, they are the
+    settings of the policy with the least and the largest lagging.
     """
     pairs = [
         (system, measured)
@@ -159,10 +160,10 @@ class Files:
     """The output folders of an evaluation; several systems have a subfolder each."""
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
-        """Make the folders.
+        """Create the folders.
 
-        Raises ConfigError for names that cannot be folders of their own, and for settings whose
-        files would have one name.
+        Raises ConfigError for names that do not give separate folders, and for settings whose
+        files would have the same name.
         """
         self.arguments = arguments
         # A slash in a name must not create a folder within a folder.
@@ -175,7 +176,7 @@ class Files:
                 "Two models would use the same folder: give one of them another name, as in "
                 "`other=MODEL`."
             )
-        # With `--allow-loss` files are written of the chosen setting, but not of the candidates.
+        # With `--allow-loss`, files are written for the chosen setting but not for the candidates.
         if arguments.allow_loss is None and (arguments.out or arguments.simuleval):
             _check_slugs(systems)
         if arguments.out is not None and (arguments.out / NAME).exists():
@@ -196,7 +197,7 @@ class Files:
                 make_folder(Path(str(folder), name))
 
     def results(self, values: Mapping[str, Any]) -> None:
-        """Write what has been done so far."""
+        """Write the results so far."""
         if self.arguments.out is not None:
             write_json(self.arguments.out / NAME, with_checksum(values))
 
@@ -214,7 +215,7 @@ class Files:
             write_log(self.arguments.simuleval / name / slug, logged)
 
     def draw(self, rows: Sequence[GridRow]) -> list[Path]:
-        """Draw what `results` wrote, and the paths of `rows`; return the pictures."""
+        """Draw the curve of the results and the paths of `rows`; return the figures' files."""
         if self.arguments.out is None:
             return []
         drawn = []
@@ -237,7 +238,7 @@ def _check_slugs(systems: Sequence[System]) -> None:
             if other != setting:
                 raise ConfigError(
                     f"`{other.text}` and `{setting.text}` would write the same files, "
-                    f"`{setting.slug}.*`: evaluate them apart, in different folders."
+                    f"`{setting.slug}.*`: evaluate them separately, into different folders."
                 )
 
 

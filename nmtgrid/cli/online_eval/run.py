@@ -68,9 +68,9 @@ from nmtgrid.text.scripts import bleu_tokenizer
 def score_log(
     path: Path, tokenizer: Tokenizer, json: Path | None, own: Mapping[str, Metric]
 ) -> None:
-    """Show BLEU and latency in words of a log, and write them. Raises InputError for an empty log.
+    """Print BLEU and latency in words of a log, and write them. Raises InputError for an empty log.
 
-    `tokenizer` is that of BLEU, `own` further metrics of latency.
+    `tokenizer` is that of BLEU, `own` are user-defined latency metrics.
     """
     instances = read_log(path)
     if not instances:
@@ -79,7 +79,7 @@ def score_log(
     thesis, aware = log_score.thesis, log_score.computation_aware
     rows = {"thesis": _row(thesis), "SimulEval": _row(log_score.simuleval)}
     if aware is not None:
-        # `elapsed` grows at every write, so that each would count as one after a READ.
+        # `elapsed` grows with every write, so each write would count as one after a READ.
         rows["computation-aware"] = _row(dataclasses.replace(aware, cw=math.nan, max_cw=math.nan))
     console.table(
         f"{path}: {plural(thesis.sentences, 'sentence')}; latency in source words (AP: share of "
@@ -106,8 +106,8 @@ def print_skipped(
 ) -> None:
     """Print how many sentences have no latency, by title if the numbers differ.
 
-    Of several titles, those without any YAAL are left out: the table shows it. A warning names the
-    `settings` with which most sentences are translated offline although this was not asked for.
+    With several titles, those without any YAAL are left out, as the table shows it. A warning names
+    the `settings`, other than offline ones, that translate most sentences offline.
     """
     skipped = {title: latency.skipped for title, latency in latencies.items()}
     # Skipped sentences have no YAAL either and would otherwise be reported twice.
@@ -163,9 +163,9 @@ def _row(latency: Latency) -> list[float]:
 def evaluate(
     arguments: OnlineEvalArguments, settings: Sequence[Setting], presets: Sequence[PolicyPreset]
 ) -> None:
-    """Evaluate the models; what was done before an interruption or error is shown and written too.
+    """Evaluate the models; after an interruption or error, the results so far are still reported.
 
-    `presets` are those of the settings that were stored under a name.
+    `presets` are the stored presets among the settings.
     """
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
@@ -174,7 +174,7 @@ def evaluate(
     if guarantee is not None and names_all(arguments.policies):
         settings = [setting for setting in settings if not refused_candidates([setting])]
     systems = _systems(arguments, settings, presets, dataset)
-    # Only now is it known how many sentences `--sentences` and the split leave.
+    # The number of sentences that `--sentences` and the split leave is known only now.
     for number in arguments.lines or ():
         if number > len(systems[0].sentences):
             raise ConfigError(
@@ -195,7 +195,7 @@ def evaluate(
     if (name := arguments.published) is not None:
         for reason in warnings(name, [_evaluation(systems[0])], arguments.latency_unit):
             console.warn(f"`--published {name}`: {reason}")
-    # Folders come first: a bad name must not waste the evaluation.
+    # Folders are created first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
     if guarantee is not None and arguments.keep:
@@ -213,7 +213,7 @@ def evaluate(
                 arguments, guarantee, systems[0], sentences
             )
         _evaluate(arguments, systems, files, lowercase=lowercase)
-    # Raised now: a setting that cannot be kept must not cost the results.
+    # Raised only now: failing to store a setting must not lose the results.
     if fault is not None:
         raise fault
 
@@ -221,7 +221,7 @@ def evaluate(
 def _faults_of_baseline(
     baseline: str, names: Sequence[str], settings: Sequence[Setting]
 ) -> list[str]:
-    """Return what is wrong with `--baseline`, a system's name, one sentence each."""
+    """Return errors in `--baseline`, a system's name, one sentence each."""
     faults = []
     if baseline not in names:
         faults.append(
@@ -242,18 +242,18 @@ def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
         return []
     try:
         each = [trained_k(split_label(text)[1]) for text in arguments.models or ()]
-    except NmtgridError:  # reported with all else that is wrong with the models
+    except NmtgridError:  # reported later, with all other errors of the models
         return []
     numbers = sorted({k for k in each if k is not None})
     if None in each or not numbers:
         return []
     ways = ", ".join(f"wait-{k}" for k in numbers)
-    console.say(f"note: trained with {ways}, and evaluated so; `--k` names others.")
+    console.say(f"note: trained with {ways}, so evaluated with the same; `--k` selects others.")
     return [Setting("wait-k", k) for k in numbers]
 
 
 def _evaluation(system: System) -> Evaluation:
-    """Return what is evaluated, which is the same for all systems."""
+    """Return the description of the evaluation, which is the same for all systems."""
     facts = system.decoder.translator.pipeline.facts
     languages = facts.source_lang, facts.target_lang
     return Evaluation(languages, len(system.sentences), facts.lowercase, facts.subwords)
@@ -289,12 +289,12 @@ def _evaluate(
                     # Rewritten after each setting, so that a killed run loses only the current one.
                     files.results(report(arguments, systems, complete=False))
     except (KeyboardInterrupt, NmtgridError):
-        # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C, or of
-        # an error in a user-defined policy.
+        # Finished settings may have taken hours: they are reported even after Ctrl-C or an error
+        # in a user-defined policy.
         _finish(arguments, systems, files, complete=False)
         done = sum(len(system.done) for system in systems)
         count = sum(len(system.settings) for system in systems)
-        where = f"; {arguments.out} holds them" if arguments.out and done else ""
+        where = f"; results are in {arguments.out}" if arguments.out and done else ""
         console.say(f"{done} of {plural(count, 'setting')} done{where}.")
         raise
     _finish(arguments, systems, files, complete=True)
@@ -355,7 +355,7 @@ def _finish(
     if area_rows:
         table = area_table(area_rows)
         console.table(table.title, table.columns, table.formatted(), table.is_numeric)
-    # Written twice: drawing reads the file, and only then are the pictures known.
+    # Written twice: drawing reads the file, and the figures are known only afterwards.
     files.results(values)
     rows = path_rows(arguments, systems) if arguments.out is not None else {}
     values["pictures"] = [str(path) for path in files.draw([*rows.values()])]
@@ -374,10 +374,10 @@ _WAIT_K = ("wait-k", ())
 
 
 def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> list[CurveArea]:
-    """Return the area of each curve of two points or more to wait-k's.
+    """Return the area between each curve of two or more points and the curve of wait-k.
 
-    That is wait-k of the same system, or of `--baseline`, with which wait-k of the other systems
-    is compared too.
+    This is the wait-k of the same system, or of `--baseline`; the latter is also compared with the
+    wait-k of the other systems.
     """
     curves: dict[str, dict[tuple[object, ...], list[Measured]]] = {}
     for system in systems:
@@ -386,7 +386,7 @@ def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> li
             if not measured.decoded.setting.is_offline:
                 groups.setdefault(measured.decoded.setting.curve, []).append(measured)
         curves[system.name] = {curve: group for curve, group in groups.items() if len(group) > 1}
-    # Counted once: with `--baseline` all systems are compared with the same curve.
+    # Computed once: with `--baseline` all systems are compared with the same curve.
     wait_k = {
         system.name: [_scores(arguments, system, measured) for measured in curve]
         for system in systems
@@ -436,7 +436,7 @@ def _areas_of(
 
 
 def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
-    """Return what BLEU of tokenised text and latency are computed from, by sentence."""
+    """Return the statistics of each sentence for tokenised BLEU and latency."""
     outcomes = measured.decoded.outcomes
     raw = [sentence.raw_reference for sentence in system.sentences]
     split = tokenizer(bleu_tokenizer(system.language, raw, "none"))
@@ -492,10 +492,10 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
 
 
 def _at_limit(system: System) -> dict[str, tuple[int, int]]:
-    """Return by setting how many translations end at the length limit, and how many there are."""
+    """Return, per setting, how many translations end at the length limit, and how many exist."""
     plan = system.decoder.translator.plan
     if hides_source_end(system.decoder.translator.models):
-        return {}  # such a model does not end by itself
+        return {}  # such a model does not stop by itself
     counts = {}
     for measured in system.done:
         pairs = zip(system.sentences, measured.decoded.outcomes, strict=True)
@@ -547,12 +547,12 @@ def _systems(
 ) -> list[System]:
     """Return the models to evaluate, each with its settings.
 
-    Of `--policies all` what a model cannot follow is left out for this model. Raises ConfigError
-    that names everything else that they cannot do.
+    With `--policies all`, policies that a model does not support are left out for this model.
+    Raises ConfigError that names everything else that the models do not support.
     """
     split = dataset.split(arguments.evaluated_split)
     named = [split_label(text) for text in arguments.models or ()]
-    # An ensemble is named by all its members: MODEL alone would be another system.
+    # An ensemble is named after all its members: MODEL on its own is another system.
     names = [
         label or "+".join(map(folder_name, (path, *(arguments.ensemble or ()))))
         for label, path in named
@@ -588,7 +588,7 @@ def _systems(
         systems.append(System(name, loaded[0], decoder, [], possible))
     if faults:
         raise ConfigError(faults)
-    # Reading warns about long sentences, so it waits until no model is refused.
+    # Reading warns about long sentences, so it comes after all models are accepted.
     for system in systems:
         system.sentences = _sentences(arguments, system, split)
     return systems
@@ -597,7 +597,7 @@ def _systems(
 def _translator(
     arguments: OnlineEvalArguments, loaded: Sequence[LoadedModel], device: torch.device
 ) -> Translator:
-    """Return one model, or several averaged. Raises ConfigError for what they cannot do."""
+    """Return the translator of a model or an ensemble. Raises ConfigError if not supported."""
     plan = dataclasses.replace(default_plan(loaded[0]), beam=arguments.beam, nbest=1, sample=False)
     options = TranslationOptions(batch_tokens=arguments.batch_tokens)
     halt = choose_halt(arguments.exit, loaded[0])
@@ -617,10 +617,10 @@ def _sentences(arguments: OnlineEvalArguments, system: System, split: Split) -> 
 def _refusals(
     arguments: OnlineEvalArguments, decoder: OnlineDecoder, settings: Sequence[Setting]
 ) -> list[str]:
-    """Return what a model cannot do of the settings, and of the baseline of a guarantee."""
+    """Return errors for settings, and a guarantee's baseline, that a model does not support."""
     refusals = decoder.faults(settings)
     baseline = decoder.faults([OFFLINE]) if arguments.guarantee else []
-    # Said as such: no option has named this setting.
+    # Explained in the message, because no option names this setting.
     return refusals + [
         "With `--clock`, the offline translation that others are compared with is a stream too. "
         f"{refusal}"
@@ -630,7 +630,7 @@ def _refusals(
 
 
 def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -> list[Setting]:
-    """Return the settings that a model can follow, and say which policies it cannot."""
+    """Return the settings that a model supports; print the policies that it does not."""
     refusals = {
         setting.policy: refusal for setting in settings for refusal in decoder.faults([setting])
     }

@@ -23,7 +23,7 @@ from nmtgrid.cli.train.arguments import LIST_RULES, PANELS, RULES, SETTINGS, Tra
 if TYPE_CHECKING:
     from nmtgrid.training.prepare import Request
 
-_LIST_WITH_FILE = "`--list` lists what can be set, so that `--config` would be ignored."
+_LIST_WITH_FILE = "`--list` lists what can be set, so `--config` would be ignored."
 
 
 @takes(
@@ -47,7 +47,7 @@ def command(arguments: TrainArguments) -> None:
     from nmtgrid.training.distributed import processes_from_environment
 
     processes = processes_from_environment()
-    # Every process does the same up to the training; the first one speaks and writes for all.
+    # All processes do the same up to the training; the first one prints and writes for all.
     if not processes.is_first:
         console.mute(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
@@ -70,7 +70,7 @@ def command(arguments: TrainArguments) -> None:
         file=file,
     )
     if file is not None and file.faults:
-        _show(arguments, request, None)  # which names all faults
+        _show(arguments, request, None)  # raises an error that names all faults
     seeds = None if arguments.seeds is None else run.parse_seeds(arguments.seeds, request)
     if arguments.resume and arguments.data is None:
         arguments = dataclasses.replace(arguments, data=run.find_data(arguments.out, seeds))
@@ -89,13 +89,13 @@ def command(arguments: TrainArguments) -> None:
     with process_group(processes, device):
         code, report = run.run_all(arguments, request, seeds, device, processes)
     write_report(arguments.json, report)
-    # Interrupted by a signal, but not by an exception: state and report have been written.
+    # Stopped by a signal, not by an exception: state and report have been written.
     if code:
         raise Leave(code)
 
 
 def _check_files(arguments: TrainArguments) -> None:
-    """Raise ConfigError for files that cannot be written, such as one in the model's place."""
+    """Raise ConfigError for files that cannot be written, or that have the model's own path."""
     outputs = {"--json": arguments.json, "--dump-config": arguments.dump_config}
     check_outputs(outputs, config_input(arguments))
     paths = arguments.json, arguments.out
@@ -112,7 +112,7 @@ def _list(arguments: TrainArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.cli.train.plan import print_list
 
-    # A report on standard output must not have tables between its lines.
+    # A report on standard output must not be mixed with tables.
     aside = arguments.json == Path("-")
     write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
 
@@ -140,5 +140,5 @@ def _show(
     else:
         check_begin(arguments, settings)
         if arguments.data is not None:
-            find_test_split(arguments)  # what training would refuse
+            find_test_split(arguments)  # raises the error that training would
         write_report(arguments.json, print_plan(settings, arguments))

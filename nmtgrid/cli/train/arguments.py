@@ -22,7 +22,7 @@ from nmtgrid.cli.options import (
 )
 
 SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
-"""Options that are settings `training.*`, as `--set` takes them."""
+"""Options that are also settings `training.*`, which `--set` can change."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,9 @@ class TrainArguments(CommandArguments):
         "Maximum number of epochs; 0: no limit.", "N", show_default="the preset's, or no limit"
     )
     seed: int | None = option("Random seed.", "N", show_default="1")
-    seeds: str | None = option("Several runs, such as 1,2,3 or 1..3, each into OUT/seed-N.", "LIST")
+    seeds: str | None = option(
+        "Several runs with these seeds, such as 1,2,3 or 1..3, each into OUT/seed-N.", "LIST"
+    )
     init: Path | None = option("Initialise with another model's weights.", "MODEL")
     resume: bool = flag("--resume", "Continue the run in OUT.")
     overwrite: bool = flag("--overwrite", "Replace the run in OUT.")
@@ -67,8 +69,12 @@ class TrainArguments(CommandArguments):
     tensorboard: bool = flag("--tensorboard", "Also write TensorBoard events into OUT/tensorboard.")
     dry_run: bool = flag("--dry-run", "Print the plan and its cost without training.")
     list_: bool = flag("--list", "List architectures, presets, objectives and settings.")
-    source_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")
-    target_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")
+    source_vocab_size: int | None = option(
+        "With `--dry-run` without DATA: size of the source vocabulary.", "N"
+    )
+    target_vocab_size: int | None = option(
+        "With `--dry-run` without DATA: size of the target vocabulary.", "N"
+    )
     json: JsonFile = None
     config: Config = None
     dump_config: Path | None = option(
@@ -99,14 +105,14 @@ LIST_RULES = [
     Alone(
         "list_",
         "arch objective json",
-        "`--list` lists what can be set, so that {options} would be ignored.",
+        "`--list` lists what can be set, so {options} would be ignored.",
     )
 ]
 RULES = [
     Excludes(
         "json dry_run",
         "dump_config",
-        "`--dump-config` writes the settings and nothing else, so that {option} would be ignored.",
+        "`--dump-config` writes the settings and nothing else, so {option} would be ignored.",
         "Leave out one of them.",
     ),
     Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),
@@ -116,7 +122,7 @@ RULES = [
         "resume",
         "`--init` and `--resume` contradict each other: a resumed run continues with its own "
         "weights.",
-        # Of several runs some may be resumed while others begin.
+        # With several runs, some may be resumed while others begin.
         unless="seeds",
     ),
     Needs(

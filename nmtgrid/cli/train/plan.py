@@ -37,9 +37,9 @@ from nmtgrid.training.settings import RunSettings, settings_type
 from nmtgrid.training.trainer import plan_batches
 
 ASSUMED_LENGTH = 25.0
-"""Tokens on each side of a pair, end symbol included, where no data tell."""
+"""Tokens on each side of a pair, end symbol included, if there is no dataset."""
 LONGEST = 100_000
-"""Tokens of a side of a pair in `--lengths`."""
+"""Maximum number of tokens on a side of a pair in `--lengths`."""
 _SAMPLE = 1000
 _HEAD = "# All settings of a training run: `nmtgrid train --config THIS --out MODEL` trains it.\n\n"
 
@@ -57,9 +57,9 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
         source_size = len(dataset.pipeline.source_vocabulary)
         target_size = len(dataset.pipeline.target_vocabulary)
     with torch.device("meta"):
-        # Counted, not run: no memory is taken and no weight is drawn.
+        # Only counted, never run: no memory is allocated and no weight is initialised.
         model = zoo.from_config(settings.arch, settings.model, source_size, target_size)
-    # A training makes these checks before its first update: the plan refuses what it would refuse.
+    # Training makes the same checks before its first update.
     check_smoothing(settings, objectives)
     check_r_drop(settings, objectives)
     objectives.make(settings.objective_name, settings.objective).check(model)
@@ -106,7 +106,7 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
 
 
 def _print_notes(settings: RunSettings, samples: int) -> None:
-    """Print what is to be known of settings and costs; `samples` are drawn for each sentence."""
+    """Print notes on settings and costs; `samples` sentences are sampled for each reference."""
     for note in settings.notes():
         console.warn(note)
     if settings.training.r_drop:
@@ -121,9 +121,9 @@ def _print_notes(settings: RunSettings, samples: int) -> None:
 def print_list(arch: str | None, objective: str | None, *, aside: bool) -> dict[str, Any]:
     """Print architectures, presets, objectives and settings; return them.
 
-    On standard output, or `aside`, on standard error.
+    Tables go to standard output, or with `aside` to standard error.
     """
-    # Meanings are sentences; on standard output their names are whole.
+    # Meanings are sentences, so the width is limited; on standard output, names are not wrapped.
     stream = console.messages if aside else console.output
     print_table = functools.partial(console.table, console=stream, width=100)
     trained = objectives.get("likelihood" if objective is None else objective)
@@ -170,7 +170,7 @@ def print_list(arch: str | None, objective: str | None, *, aside: bool) -> dict[
 
 
 def _describe_settings(kind: type[RunSettings], arch: str) -> list[dict[str, Any]]:
-    """Return name, type, default and meaning of each setting that `--set` reaches."""
+    """Return name, type, default and meaning of each setting that `--set` can change."""
     defaults, texts = kind(arch), meanings(kind)
     return [
         {
@@ -180,15 +180,15 @@ def _describe_settings(kind: type[RunSettings], arch: str) -> list[dict[str, Any
             "meaning": texts.get(name, ""),
         }
         for name, type_ in describe(kind)
-        # Without a dot: names that are options, such as the architecture's.
+        # Names without a dot are options, such as the architecture.
         if "." in name
     ]
 
 
 def _settings_by_group(settings: list[dict[str, Any]]) -> dict[str, list[list[str]]]:
-    """Return name, default and meaning of each setting, those of a group by themselves.
+    """Return name, default and meaning of each setting, by group.
 
-    Choices, and types that neither default nor meaning shows, stand after the meaning.
+    Choices, and types that neither default nor meaning shows, are added to the meaning.
     """
     groups: dict[str, list[list[str]]] = {}
     for setting in settings:
@@ -255,7 +255,7 @@ def _assumed_work(
 ) -> tuple[float, float]:
     """Return the pairs of an update, and the FLOPs of one, if all have these lengths."""
     batches = settings.batches
-    # A batch is full when its padded tokens, or its grid cells, are.
+    # A batch is full when it reaches the limit of padded tokens, or of grid cells.
     pairs = max(1, int(batches.max_tokens // target))
     if batches.max_cells:
         pairs = max(1, min(pairs, int(batches.max_cells // (source * target))))
@@ -265,16 +265,16 @@ def _assumed_work(
 def _measured_work(
     model: TranslationModel, settings: RunSettings, dataset: Dataset
 ) -> tuple[float, float, tuple[float, float]]:
-    """Return the pairs of an update, and the mean FLOPs and lengths, from a sample of them."""
+    """Return the pairs of an update, and their mean FLOPs and lengths, from a sample."""
     plan = plan_batches(dataset.split("train"), settings, resegment(settings, dataset))
     walk = itertools.islice(plan.walk(DataCursor.begin(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
-    # The order is drawn anew each epoch, but the first batches of one are like all others.
+    # Batches are shuffled in each epoch, so the first ones of an epoch are representative.
     pairs = sum(map(len, first)) / max(len(first), 1) * settings.batches.accumulation
-    # Batches hold pairs of like lengths: each of them adds some to the sample.
+    # Batches contain pairs of similar lengths: the sample takes some from each.
     sample = numpy.concatenate(first)
     sample = sample[:: max(1, len(sample) // _SAMPLE)]
-    # The cost is no linear function of the lengths: a mean over pairs, not that of the mean pair.
+    # The cost is not linear in the lengths: average over pairs instead of using mean lengths.
     source, target = (lengths + 1 for lengths in plan.epoch_lengths(sample, 0))
     flops = [
         model.report(float(source_length), float(target_length)).flops_per_pair
@@ -284,7 +284,7 @@ def _measured_work(
 
 
 def _print_tables(values: dict[str, Any], origin: str) -> None:
-    """Print the plan; `origin` says where its lengths are from."""
+    """Print the plan; `origin` says where its lengths come from."""
     report = values["properties"]
     lengths = f"{values['source_length']:.1f} x {values['target_length']:.1f}"
     fields = {
@@ -328,13 +328,13 @@ def _print_tables(values: dict[str, Any], origin: str) -> None:
 
 
 def _with_number(row: dict[str, Any], name: str) -> str:
-    """Return an order of growth, and how much it is for the plan's pair."""
+    """Return an order of growth, and its value for the plan's pair."""
     steps = row["steps"]
     return row[name] if steps is None else f"{row[name]}: {steps[name]:,.0f}"
 
 
 def _published_rows(values: dict[str, Any]) -> list[list[str]]:
-    """Return the row of the published count, if there is one, and the sizes that it is for."""
+    """Return the row of the published count, if any, with the vocabulary sizes it is based on."""
     parameters, sizes = values["published_parameters"], values["published_vocab_sizes"]
     if not parameters:
         return []
@@ -342,7 +342,7 @@ def _published_rows(values: dict[str, Any]) -> list[list[str]]:
     if sizes:
         text += f", with vocabularies of {sizes[0]:,} and {sizes[1]:,}"
         if list(sizes) != [values["source_vocab_size"], values["target_vocab_size"]]:
-            text += " (here they are others)"
+            text += " (unlike those here)"
     return [["published parameters", text]]
 
 
@@ -353,10 +353,10 @@ def _format_value(value: Any) -> str:
 
 
 def config_text(settings: RunSettings, arguments: TrainArguments) -> str:
-    """Return a file of `--config` that gives the same settings, data, device and first weights."""
+    """Return a `--config` file with the same settings, data, device and initial weights."""
     values = to_json(settings)
     if arguments.seeds is not None:
-        del values["training"]["seed"]  # `seeds` says it
+        del values["training"]["seed"]  # given by `seeds`
     names = {"arch": values.pop("arch"), "preset": values.pop("preset")}
     options = {
         "data": arguments.data,
@@ -374,6 +374,6 @@ def config_text(settings: RunSettings, arguments: TrainArguments) -> str:
 
 
 def write_config(path: Path, settings: RunSettings, arguments: TrainArguments) -> None:
-    """Write that to a file, or for `-` to standard output."""
+    """Write `config_text` to a file, or to standard output for `-`."""
     with open_writer(path) as file:
         file.write(config_text(settings, arguments).encode("utf-8", "surrogateescape"))

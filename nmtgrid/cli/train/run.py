@@ -66,7 +66,7 @@ def run_all(
     out, resume = arguments.out, arguments.resume
     assert out is not None
     check_shared_folder(out, processes)
-    find_test_split(arguments)  # no unknown name should come out after hours of training
+    find_test_split(arguments)  # an unknown name must not surface after hours of training
     if seeds is None:
         settings = resolve(request, objectives, out if resume else None)
         code, report = _train(
@@ -78,7 +78,7 @@ def run_all(
         return code, report
     reports: list[dict[str, Any]] = []
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
-    # Looked up now: in the loop, one process may have begun a seed before another one looks.
+    # Looked up now: in the loop, one process may begin a seed before another one looks.
     other = find_begun(out, seeds) if resume else None
     if other is not None and arguments.init is None:
         _check_init(other, folders.values())
@@ -87,8 +87,8 @@ def run_all(
         for folder in folders.values():
             check_folder(folder, overwrite=arguments.overwrite)
     for seed, folder in folders.items():
-        # After an interruption `--resume` goes on with one run and begins those that had to wait,
-        # also one that was killed before its first state.
+        # After an interruption `--resume` continues one run and begins the remaining ones,
+        # including one that was killed before it saved a state.
         begun = resume and is_begun(folder)
         console.say(f"Seed {seed}, into {folder}:")
         settings = settings_of_seed(request, seed, folder if begun else other)
@@ -99,7 +99,7 @@ def run_all(
         )  # fmt: skip
         reports.append({"seed": seed, **report})
         if code:
-            # Interrupted: the seeds that are left are not begun.
+            # Interrupted: the remaining seeds are not begun.
             return code, {"seeds": reports}
     if processes.is_first:
         for report, folder in zip(reports, folders.values(), strict=True):
@@ -110,7 +110,7 @@ def run_all(
 def _test_scores(arguments: TrainArguments, folder: Path) -> dict[str, float]:
     """Translate the test split as `decode --data` does and print its scores; return them.
 
-    Their keys begin with `test_`; there are none where no split is asked for.
+    Their keys begin with `test_`; there are none if no test split is requested.
     """
     assert arguments.data is not None
     split = find_test_split(arguments)
@@ -135,7 +135,7 @@ def find_test_split(arguments: TrainArguments) -> str | None:
 
 
 def find_begun(out: Path | None, seeds: Sequence[int] | None) -> Path | None:
-    """Return `out`, or the folder of the first of `seeds` whose run was begun there, if any."""
+    """Return `out`, or with `seeds` the folder of the first run that was begun there, if any."""
     if out is None or seeds is None:
         return out
     folders = [out / f"seed-{seed}" for seed in seeds]
@@ -149,7 +149,7 @@ def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
 
 
 def _other_init(arguments: TrainArguments, resume: bool) -> list[str]:
-    """Return a note where a model's `config.json` does not tell the weights that it began with."""
+    """Return a note if `--config` is a model's whose initial weights were another model's."""
     file = arguments.config
     if file is None or not file.is_model or arguments.init is not None or resume:
         return []
@@ -157,14 +157,14 @@ def _other_init(arguments: TrainArguments, resume: bool) -> list[str]:
     if not init:
         return []
     return [
-        f"The model of {file.path} began with the weights of {init}, this one begins with random "
-        "ones: `--init` gives it others."
+        f"The model of {file.path} began with the weights of {init}, but this one begins with "
+        "random weights: change this with `--init`."
     ]
 
 
 def check_begin(arguments: TrainArguments, settings: RunSettings) -> None:
-    """Raise what training would before it reads data, for `--dry-run`."""
-    # Of no kind: a plan is made on any machine, also for another one.
+    """Raise the errors that training would raise before reading data, for `--dry-run`."""
+    # No real device: a plan can be made on any machine, also for another one.
     check_parts(settings, torch.device("meta"))
     if arguments.resume or arguments.seeds is not None:
         return
@@ -175,11 +175,11 @@ def check_begin(arguments: TrainArguments, settings: RunSettings) -> None:
 
 
 def _check_init(begun: Path, folders: Iterable[Path]) -> None:
-    """Raise ConfigError where seeds that had to wait would not begin with `--init` as others."""
+    """Raise ConfigError if the remaining seeds lack the `--init` that others began with."""
     if (init := initial_weights(begun)) and not all(map(is_begun, folders)):
         raise ConfigError(
-            f"The run in {begun} began with the weights of {init}; seeds that had to wait would "
-            "begin with random ones.",
+            f"The run in {begun} began with the weights of {init}; the remaining seeds would begin "
+            "with random ones.",
             "Give the same `--init` again.",
         )
 
@@ -187,9 +187,9 @@ def _check_init(begun: Path, folders: Iterable[Path]) -> None:
 def settings_of_seed(request: Request, seed: int, resumed: Path | None) -> RunSettings:
     """Return the settings of one of several runs: those of the folder `resumed`, if there is one.
 
-    That is the seed's own folder, or for a seed that had to wait the folder of another one.
+    That is the seed's own folder, or, if its run has not begun, the folder of another seed.
     """
-    # The run that is read keeps its seed, also where a file has yet another one.
+    # The run in `resumed` keeps its seed, even if a file has yet another one.
     own = seed if resumed is None else int(resumed.name.removeprefix("seed-"))
     flags = {**request.flags, "training.seed": own}
     settings = resolve(dataclasses.replace(request, flags=flags), objectives, resumed)
@@ -210,7 +210,7 @@ def _train(
 ) -> tuple[int, dict[str, Any]]:
     """Train one model; return the exit code (0, or 128 + signal) and the report.
 
-    Of several processes the first one prints and writes the log.
+    The first of several processes prints and writes the log.
     """
     assert arguments.data is not None
     if processes.is_first:
@@ -228,7 +228,7 @@ def _train(
         init=arguments.init,
         processes=processes,
     )
-    # What fails outside of the run, such as its log, must not leave the folder locked.
+    # A failure outside of the run, such as in its log, must not leave the folder locked.
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(trainer))
         board = None
@@ -242,7 +242,7 @@ def _train(
 def _follow(
     trainer: Trainer, log: MetricsLog, board: TensorBoard | None, data: Path
 ) -> tuple[int, dict[str, Any]]:
-    """Run a training, print and log its events; return what `_train` does."""
+    """Run a training, print and log its events; return the exit code and the report."""
     settings, out = trainer.settings, log.path.parent
     is_first = trainer.processes.is_first
     if is_first:
@@ -252,10 +252,10 @@ def _follow(
         )
         _print_warnings(trainer, log)
     else:
-        # Until here every process meets the same faults, and one of them reports each.
-        # From here on the processes differ in what they do, so each reports its own faults.
+        # Until here all processes meet the same errors, and one of them reports each.
+        # From here on the processes do different things, so each reports its own errors.
         console.messages.quiet = False
-    # Gradients are measured now and then: every line in between shows the last ratio.
+    # Gradients are measured occasionally: all lines in between show the last ratio.
     finished, gradient_ratio = None, None
     with (
         _stop_on_signals(trainer) as signals,
@@ -330,7 +330,7 @@ def _report(finished: events.Finished, trainer: Trainer, out: Path) -> dict[str,
 
 
 def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
-    """Print warnings before training; cut lines from the log that a resumed run repeats."""
+    """Print warnings before training; remove from the log the lines that a resumed run repeats."""
     objective = trainer.trained.objective
     notes = objective.notes if isinstance(objective, StatefulObjective) else ()
     for note in [*trainer.settings.notes(), *trainer.notes, *notes]:
@@ -342,7 +342,7 @@ def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
 def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | None = None) -> None:
     """Print `event`; `bar` is a progress bar of `base.console`.
 
-    `gradient_ratio` is the last one that was measured, first to last encoder layer.
+    `gradient_ratio` is the last one measured: first to last encoder layer.
     """
     match event:
         case events.Started():
@@ -358,7 +358,7 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
             speed = f"{rate / 1000:.0f}k tok/s" if rate >= 10_000 else f"{rate:,.0f} tok/s"
             norm = event.gradient_norm
             bar.update(completed=100 * share, note=speed)
-            # `loss` is the objective's, smoothed; `ppl` is of the likelihood alone.
+            # `loss` is the objective's, with smoothing; `ppl` is that of the likelihood only.
             console.say(
                 f"update {event.update:,}  epoch {event.epoch + 1}  {minutes} min  "
                 f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.3g}  "
@@ -366,7 +366,7 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
                 + (speed if gradient_ratio is None else f"h1/hN {gradient_ratio:.2g}")
             )
         case events.BatchSplit():
-            exact = "halves are normalised each by itself"
+            exact = "each half is normalised separately"
             if event.is_exact:
                 exact = "the update is exact"
             console.warn(
@@ -413,8 +413,8 @@ def _print_averaged(event: events.Averaged) -> None:
         console.say(f"average.safetensors is the mean of {count}.")
         return
     console.warn(
-        f"average.safetensors is the mean of {count}, not of {event.most:,}: no more are there, "
-        "which are kept from scheduled validations while `training.average` is set."
+        f"average.safetensors is the mean of {count}, not of {event.most:,}: there are no more. "
+        "They are kept at scheduled validations while `training.average` is set."
     )
 
 
@@ -457,11 +457,11 @@ def _format_scores(
 
 
 def parse_seeds(text: str, request: Request) -> list[int]:
-    """Return the seeds of a list such as `1,2,3` or `1..3`. Raises ConfigError beside a seed."""
+    """Return the seeds of a list such as `1,2,3` or `1..3`. Raises ConfigError if a seed is set."""
     if any(change.split("=")[0].strip() == "training.seed" for change in request.changes):
         raise ConfigError("`--set training.seed` and `--seeds` say the same: give one.")
     file = request.file
-    # A model's `config.json` has every setting, whoever chose it.
+    # A model's `config.json` has every setting, whether chosen or not.
     if file is not None and not file.is_model:
         names = dotted(file.settings)
         for name in ("seed", "training.seed"):
@@ -474,13 +474,13 @@ def parse_seeds(text: str, request: Request) -> list[int]:
 
 @contextlib.contextmanager
 def _stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
-    """Let SIGINT and SIGTERM ask for an end inside; a second one ends at once."""
+    """Let SIGINT and SIGTERM request a stop within the block; a second signal stops at once."""
     caught: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
         if caught:
             console.say("Interrupted.")
-            # The second one: whoever waits no longer gets the state of the last save.
+            # The second signal: only the state of the last save is kept.
             raise Leave(128 + caught[0])
         caught.append(number)
         trainer.stop_request.reason = f"stopped by {signal.Signals(number).name}"
@@ -490,7 +490,7 @@ def _stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
                 "signal stops at once and loses what was done since the last save."
             )
 
-    # Python allows it in the main thread alone; a notebook or a server may train in another one.
+    # Python allows handlers only in the main thread; a notebook or a server may train in another.
     is_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     before = {number: signal.signal(number, ask) for number in numbers}
@@ -516,14 +516,14 @@ def _print_spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def import_tensorboard() -> ModuleType:
-    """Return the module that writes events. Raises ConfigError where TensorBoard is missing."""
+    """Return the module that writes events. Raises ConfigError if TensorBoard is missing."""
     try:
         from torch.utils import tensorboard
     except ImportError as fault:
         raise ConfigError(
             f"`--tensorboard` needs the package tensorboard, which is not installed ({fault}).",
             "`pip install tensorboard`, or leave the option out: `metrics.jsonl` has the same "
-            "figures.",
+            "values.",
         ) from fault
     return tensorboard
 
@@ -537,7 +537,7 @@ class TensorBoard:
         )
 
     def write(self, event: events.Event) -> None:
-        """Write the figures of `event`, if it has any, at its update."""
+        """Write the values of `event`, if it has any, at its update."""
         scalars: dict[str, float | None]
         match event:
             case events.Updated():

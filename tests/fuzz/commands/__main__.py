@@ -1,4 +1,4 @@
-"""Gives whole commands values that nobody meant, one at a time, and looks at what they answer.
+"""Runs whole commands with unexpected values, one at a time, and checks their responses.
 
     python -m tests.fuzz.commands --cases 3000 --seed 2 --json counts.json
     python -m tests.fuzz.commands --only decode        command lines with `decode` in their names
@@ -6,10 +6,11 @@
     python -m tests.fuzz.commands --minutes 30         no new case after that
     python -m tests.fuzz.commands --case 'train:option:--seed::nan'    this one, without others
 
-For each command a good line on toy data; then each value of an option, each value of `--set`, each
-path, each file that is read and each value in its JSON is replaced (`values.py`), checksums made
-right. A command may only succeed or say in one message what is wrong, in 10 seconds and 1 GiB.
-Prints each distinct fault with its command line; the exit code is 1 where there is any.
+For each command there is a valid line on toy data; then each value of an option, each value of
+`--set`, each path, each input file and each value in its JSON is replaced (`values.py`), with
+checksums updated. A command may only succeed or report the error in a single message, within 10
+seconds and 1 GiB. Prints each distinct fault with its command line; the exit code is 1 if there are
+any.
 """
 
 import argparse
@@ -25,12 +26,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-# Forked processes share what is loaded, and must not share threads or a device.
+# Forked processes share all loaded modules, but must not share threads or a device.
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def main() -> int:
-    """Run the cases and print what became of them; return the exit code."""
+    """Run the cases and print their outcomes; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int)
     parser.add_argument("--minutes", type=float, default=1e9)
@@ -43,7 +44,7 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
-    # In memory, where that can be had: each case has its own copy of what it reads.
+    # In memory if possible, because each case has its own copy of its input.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as name:
         Path(name).chmod(0o755)
@@ -68,7 +69,7 @@ def _run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             continue
         _load(line.words(), stock, folder / "first")
         by_line.append(cases(line, stock, read_files(line, stock, work)))
-    # No fork looks for garbage among what was loaded before it, which it would have to copy.
+    # Forks must not collect garbage among objects created before, whose pages they would copy.
     gc.freeze()
     kinds = arguments.kind.split(",") if arguments.kind else KINDS
     named = [case for line in by_line for case in itertools.chain(*line.values())
@@ -106,7 +107,7 @@ def _judge_all(chosen: list[Any], stock: Path, work: Path, most_seconds: float) 
 
 
 def _load(words: list[str], stock: Path, folder: Path) -> None:
-    """Run a line once in this process, so that those forked from it have all modules loaded."""
+    """Run a line once in this process, so that processes forked from it have all modules loaded."""
     from tests.faults.stock import done
 
     shutil.copytree(stock, folder)
@@ -120,7 +121,7 @@ def _load(words: list[str], stock: Path, folder: Path) -> None:
 
 
 def _note(faults: dict[str, Any], fault: str, case: Any, outcome: Any, again: Any) -> None:
-    """Add a fault to those that are known, by where in the code it arises."""
+    """Add a fault to the known ones, by its location in the code."""
     is_located = fault == "traceback" or fault.startswith("exit code")
     where = again.where() if is_located else f"{case.line.name} {case.target}"
     key = f"{fault} {where}"

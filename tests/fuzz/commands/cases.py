@@ -1,4 +1,4 @@
-"""The cases: a command line, what of it is changed, and into what."""
+"""The cases: a command line, the changed part, and its new value."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ KINDS = ("option", "setting", "path", "content", "value")
 _OUTPUTS = {"--out", "--json", "--traces", "--simuleval", "--difficulty-out", "--alignments-out",
             "--pharaoh"}  # fmt: skip
 _PATH_WORDS = {"FILE", "DIR", "MODEL", "DATA", "P", "F", "SOURCE", "TARGET", "RESULTS", "TRACES"}
-"""In what options say of their values."""
+"""Words in the help of options about their values."""
 _PROCESSES = {"zero", "negative zero", "three"}
 """Numbers of workers that start a Python of their own, which cases, run as nobody, may not read."""
 _MOST_SHOWN = 300
@@ -24,7 +24,7 @@ _MOST_SHOWN = 300
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is changed: `target` is an option, an argument's number, a setting or a file."""
+    """A change: `target` is an option, an argument's number, a setting or a file."""
 
     line: Line
     kind: str
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What `--case` takes."""
+        """The value of `--case`."""
         where = "/".join(map(str, self.address))
         return ":".join([self.line.name, self.kind, self.target, where, self.value])
 
@@ -55,7 +55,7 @@ class Case:
         return self.line.words()
 
     def command_line(self, words: list[str]) -> str:
-        """Return the command line for people, with what is changed beside it."""
+        """Return the command line in readable form, with the change."""
         text = shlex.join(["nmtgrid", *words])
         if len(text) > _MOST_SHOWN:
             text = f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"
@@ -94,7 +94,7 @@ class Case:
 
 
 def cases(line: Line, folder: Path, files: list[str]) -> dict[str, list[Case]]:
-    """Return all cases of a command line by kind; `files`, in `folder`, are what it reads."""
+    """Return all cases of a command line by kind; `files`, in `folder`, are its input."""
     options = [
         name
         for name, parameter in line.parameters.items()
@@ -132,9 +132,9 @@ def _takes_path(line: Line, target: str) -> bool:
 
 
 def drawn(by_line: list[dict[str, list[Case]]], count: int, seed: int) -> list[Case]:
-    """Return so many cases: each kind as often as any other, and in it each target.
+    """Return so many cases: all kinds equally often, and within a kind all targets.
 
-    All there are, where a kind has fewer than its share.
+    If a kind has fewer cases than its share, all of them are returned.
     """
     draw = random.Random(seed)
     queues: dict[str, list[Case]] = {}

@@ -1,4 +1,4 @@
-"""Runs a case in a forked process with little memory and time, and judges what came of it."""
+"""Runs a case in a forked process with limited memory and time, and judges its outcome."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from tests.fuzz.commands.values import AMOUNTS, LARGE, LARGE_TEXTS
 SECONDS, WALL_SECONDS = 10, 45
 MEMORY = 1 << 30
 _ADDRESSES = 2 << 30
-"""Of address space, above what the program takes anyway: more than `MEMORY`, as some is unused."""
+"""Address space beyond what the program takes anyway: more than `MEMORY`, as some is unused."""
 _NOBODY = 65534
 _PAGE = resource.getpagesize()
 _FITTING = (0, 2)
@@ -33,7 +33,7 @@ _HANGS, _SLOW = 124, -signal.SIGXCPU
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a case ended, what it said (the end of it), and what it took."""
+    """How a case ended, the end of its messages, and its time and memory."""
 
     code: int
     said: str
@@ -42,9 +42,9 @@ class Outcome:
     words: list[str]
 
     def fault(self, case: Case) -> str | None:
-        """Return the kind of fault, if it is one."""
+        """Return the kind of fault, if any."""
         is_asked = case.target in AMOUNTS or case.kind == "setting"
-        # Who asks for very much must wait, or is told that there is not so much.
+        # A very large request may take long, or fail for lack of memory.
         may_be_large = (is_asked and case.value in LARGE) or (
             case.kind == "content" and case.value in LARGE_TEXTS
         )
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def run(case: Case | None, line: Line, stock: Path, work: Path, debug: bool = False) -> Outcome:
-    """Run a case (None: the line as it is) in a copy of what it needs from the stock."""
+    """Run a case (None: the unchanged line) in a copy of the files that it needs from the stock."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     work.chmod(0o777)
@@ -125,7 +125,7 @@ def read_files(line: Line, stock: Path, work: Path) -> list[str]:
 
 
 def _prepare(case: Case | None, line: Line, stock: Path, folder: Path) -> list[str]:
-    """Make the folder of a case; return the words of the command line."""
+    """Create the folder of a case; return the words of the command line."""
     folder.mkdir(parents=True)
     for name in {*line.needs, "text"}:
         if (stock / name).is_dir():
@@ -142,7 +142,7 @@ def _child(prepare: Callable[[], list[str]], said: Path, facts: Path, debug: boo
     try:
         os.setsid()
         if os.geteuid() == 0:
-            # Devices and other people's files must be safe from what is tried here.
+            # Devices and other users' files must be safe from the cases.
             os.setgroups([])
             os.setgid(_NOBODY)
             os.setuid(_NOBODY)

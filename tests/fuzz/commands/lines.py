@@ -1,4 +1,4 @@
-"""The command lines that are changed: good ones, on data that is made once."""
+"""The valid command lines that are changed, on data that is created once."""
 
 import contextlib
 import dataclasses
@@ -25,15 +25,15 @@ from tests.faults.stock import PREPROCESS, SHORT, SMALL, done
 from tests.faults.stock import make as make_stock
 
 INPUT = "text/test.xx"
-"""What comes from standard input."""
+"""The content of standard input."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A good command line: `command`, its arguments, and its options with a list of values each.
+    """A valid command line: `command`, its arguments, and its options with a list of values each.
 
-    `needs` are the files and folders of the stock that it begins with; `settings` are the names
-    that `setting_option` may change.
+    `needs` are the files and folders of the stock that it uses; `settings` are the names that
+    `setting_option` may change.
     """
 
     command: list[str]
@@ -80,7 +80,7 @@ class Line:
 
 
 def make(folder: Path) -> None:
-    """Fill `folder` with what the command lines read."""
+    """Fill `folder` with the input of the command lines."""
     make_stock(folder)
     (folder / "simuleval").mkdir()
     rows = [
@@ -156,7 +156,7 @@ _TINY = ["training.validate_sentences=2", "batches.max_tokens=60"]
 
 
 def lines() -> list[Line]:
-    """Return all of them."""
+    """Return all command lines."""
     return [*_data_lines(), *_train_lines(), *_decode_lines(), *_tuning_lines(), *_analyze_lines()]
 
 
@@ -324,5 +324,5 @@ def all_commands() -> set[str]:
         group: Any = typer.main.get_command(assemble([name]))
         below = getattr(group.commands[name], "commands", {})
         names |= {f"{name} {child}" for child in below} or {name}
-    # A server does not end by itself: tests/unit/cli/test_serve.py tries wrong input on it.
+    # A server does not stop by itself: tests/unit/cli/test_serve.py tests it with invalid input.
     return names - {"demo"}

@@ -1,4 +1,4 @@
-"""What a path names instead of what was meant, and whole files and JSON values that are others."""
+"""Replacements of the files that paths name, of whole files and of JSON values."""
 
 import contextlib
 import copy
@@ -16,7 +16,7 @@ from nmtgrid.data import directory
 from tests.fuzz.commands.values import CONTENTS, LEAVES, SPLICED
 
 Address = tuple[Any, ...]
-"""The keys that lead to a value in JSON; of JSON lines the first is the line."""
+"""The keys that lead to a value in JSON; in JSON lines, the first one is the line."""
 _MARK = "a place for what Python does not write"
 _NAMES = {
     "missing": "no-such-file", "missing folder": "no/such/file", "folder": "text-folder",
@@ -28,7 +28,7 @@ _NAMES = {
 
 
 def replace(folder: Path, kind: str, good: str | None, is_output: bool) -> str:
-    """Return the path in place of `good`, below `folder`, and make there what `kind` says."""
+    """Return a path below `folder` that replaces `good`, and create a file of this `kind` there."""
     name = _NAMES.get(kind, kind)
     path = folder / name
     meant = folder / good if good and (folder / good).exists() else None
@@ -58,7 +58,7 @@ def replace(folder: Path, kind: str, good: str | None, is_output: bool) -> str:
         if kind == "unreadable":
             path.chmod(0)
     suffix = Path(good or "").suffix
-    # Some outputs are known by the ends of their names.
+    # Some outputs are recognised by their suffixes.
     if is_output and suffix and kind in ("missing", "missing folder", "one word", "CJK"):
         return name[: 5000 - len(suffix)] + suffix
     return name
@@ -87,7 +87,7 @@ def rewrite(path: Path, kind: str) -> None:
 
 
 def addresses(path: Path) -> list[Address]:
-    """Return where the values are in a JSON file, the rows of JSON lines or a header of arrays."""
+    """Return the addresses of the values in a JSON file, in JSON lines or in a header of arrays."""
     with contextlib.suppress(ValueError, OSError, struct.error):
         return [address for address, _ in _walk(_read(path))]
     return []
@@ -99,7 +99,7 @@ def _walk(values: Any, above: Address = ()) -> Iterator[tuple[Address, Any]]:
     if isinstance(values, dict):
         items = values.items()
     elif isinstance(values, list):
-        # The first ones of a long list stand for all.
+        # The first ones of a long list represent all.
         items = list(enumerate(values))[:3]
     for key, value in items:
         yield from _walk(value, (*above, key))
@@ -123,13 +123,13 @@ def _header_end(content: bytes) -> int:
 
 
 def change(path: Path, address: Address, kind: str) -> None:
-    """Put the value `kind` at an address; checksums are made right again, or taken away."""
+    """Put the value `kind` at an address; checksums are updated or removed."""
     whole = _changed(_unsealed(path, _read(path), address), address, kind)
     before = path.read_bytes()
     start = _header_end(before) if path.suffix == ".safetensors" else 0
     is_lines = path.suffix in (".jsonl", ".log") and isinstance(whole, list)
     text = "\n".join(map(json.dumps, whole)) + "\n" if is_lines else json.dumps(whole)
-    # Python writes no integers of thousands of digits.
+    # Python does not write integers of thousands of digits.
     text = text.replace(json.dumps(_MARK), SPLICED.get(kind, ""))
     content = text.encode()
     if start:
@@ -153,7 +153,7 @@ def _changed(whole: Any, address: Address, kind: str) -> Any:
 
 
 def _unsealed(path: Path, values: Any, address: Address) -> Any:
-    """Return values without checksums of their own, unless it is those that are changed."""
+    """Return values without their own checksums, unless these are what is changed."""
     if path.name == "text.json" and address[:1] != ("sha256",) and isinstance(values, dict):
         return {**values, "sha256": {}}
     for row in values if isinstance(values, list) else [values]:
@@ -164,7 +164,7 @@ def _unsealed(path: Path, values: Any, address: Address) -> Any:
 
 
 def seal(folder: Path, changed: Path) -> None:
-    """Make the checksums of `changed` right that other files of its folder have."""
+    """Update the checksums of `changed` in other files of its folder."""
     facts = changed.parent / "text.json"
     if facts.is_file() and facts != changed:
         values = json.loads(facts.read_bytes())

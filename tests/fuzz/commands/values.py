@@ -1,4 +1,4 @@
-"""What stands where a good value stood: in options, settings, files and JSON."""
+"""Values that replace valid ones in options, settings, files and JSON."""
 
 import gzip
 from typing import Any
@@ -61,14 +61,14 @@ TEXTS: dict[str, str] = {
     "braces": "{0.__class__}%s%n",
     "brackets": "[bold]x[/nobody]",
 }
-"""Values of options and settings. A process cannot be given one that holds a zero byte."""
+"""Values of options and settings. Arguments of a process cannot contain a zero byte."""
 
 PATHS = (
     "missing", "missing folder", "folder", "empty folder", "file", "FIFO", "/dev/null", "/dev/zero",
     "/dev/full", "link", "link to nothing", "link to itself", "binary", "empty file", "zero width",
     "one word", "CJK", "unreadable", "standard",
 )  # fmt: skip
-"""What a path names instead (see `replacements.py`)."""
+"""Kinds of files that a path names instead (see `replacements.py`)."""
 
 CONTENTS: dict[str, bytes] = {
     "empty": b"",
@@ -111,7 +111,7 @@ CONTENTS: dict[str, bytes] = {
     "half": b"",
     "twice": b"",
 }
-"""What whole files hold; `half` and `twice` are made of what is there."""
+"""Contents of whole files; `half` and `twice` are derived from the original content."""
 
 LEAVES: dict[str, Any] = {
     **{f"{value!r}"[:24]: value for value in VALUES},
@@ -125,21 +125,21 @@ LEAVES: dict[str, Any] = {
     "5000 digits": None,
     "left out": None,
 }
-"""What stands in JSON; the last three are put there as text, or by what is taken away."""
+"""Values in JSON; the last three are inserted as text, or by removing something."""
 _NESTED = "[" * 3000 + "]" * 3000
 SPLICED = {"nested": _NESTED, "5000 digits": "9" * 5000}
-"""What stands in JSON that Python does not write."""
+"""Values in JSON that Python does not write."""
 
 LARGE = {
     "5000 digits", "1e308", "10**400", "2**31", "2**63", "huge span", "fine span", "huge list",
     "10**30", "1e+308", "50000", "2147483648", "9223372036854775808", "1000000000000000000000000",
 }  # fmt: skip
-"""Values that may mean much work where a number says how much there is to do."""
+"""Values that may mean much work in options that set the amount of work."""
 LARGE_TEXTS = {"one word", "one word each"}
-"""Contents of a megabyte that is all to be translated."""
+"""Contents of a megabyte, all of which must be translated."""
 AMOUNTS = {
     "--max-updates", "--max-minutes", "--max-epochs", "--toy", "--toy-pictures", "--samples",
     "--repeats", "--bootstrap", "--iterations", "--workers", "--candidates", "--finalists",
     "--batch", "--beam", "--nbest", "--source-vocab-size", "--target-vocab-size",
 }  # fmt: skip
-"""Options that say how much there is to do; of settings all of a model's sizes do."""
+"""Options that set the amount of work; among settings, these are all sizes of a model."""

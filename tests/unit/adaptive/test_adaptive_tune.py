@@ -435,7 +435,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --name verified", "cannot be named `verified`"),
         ("exits --data data --name auto", "`--name`: Settings of early exit cannot be named"),
         ("exits --data data --budget 2.1", "`--budget` must be from 0.01 to 2, but is 2.1"),
-        ("seq --data data --samples 9", "no thresholds to tune, so that `--samples` would"),
+        ("seq --data data --samples 9", "no thresholds to tune, so `--samples` would"),
         ("seq --data data --allow-loss 1 --candidates 2", "`--candidates` would be ignored"),
         ("seq --data data --judge references --budget 9", "`--budget` must be from 0.01 to"),
         ("seq --data data --judge references --budget 9", "`--judge` would be ignored"),
@@ -469,11 +469,11 @@ def test_fixed_exits_refuse_each_option_of_tuning(
     command = ("adaptive-tune", "exits", "--data", "data", "--only", "fixed")
     for option, value in TUNED.items():
         message = refused(capsys, *command, option, value)
-        words = f"`--only fixed` tunes nothing, so that `{option}` would be ignored."
+        words = f"`--only fixed` tunes nothing, so `{option}` would be ignored."
         assert f"{words} Leave out `{option}`." in message
     every = [word for pair in TUNED.items() for word in pair]
     names = ", ".join(f"`{option}`" for option in TUNED)
-    assert f"so that {names} would be ignored." in refused(capsys, *command, *every)
+    assert f"so {names} would be ignored." in refused(capsys, *command, *every)
 
 
 def test_a_guarantee_refuses_options_of_budgets(
@@ -482,7 +482,7 @@ def test_a_guarantee_refuses_options_of_budgets(
     command = ("adaptive-tune", "exits", "--data", "data", "--allow-loss", 2)
     for option in ("--budget", "--finalists"):
         message = refused(capsys, *command, option, 1)
-        assert f"without budgets, so that `{option}` would be ignored." in message
+        assert f"without budgets, so `{option}` would be ignored." in message
         assert f"Leave out `{option}`." in message
 
 

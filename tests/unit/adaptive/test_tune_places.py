@@ -20,7 +20,7 @@ __all__ = ["here", "home"]
 
 
 def _read_only(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
-    """Have these folders be such as may only be read, also for who may write anywhere."""
+    """Make these folders read-only, even for users who may write anywhere."""
     whole = os.access
 
     def access(path: str | Path, mode: int) -> bool:
@@ -46,7 +46,7 @@ def test_where_settings_are_kept_is_looked_at_before_the_work(
 def test_fixed_exits_store_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the model directory may be one that can only be read."""
+    """So that the model directory may be read-only."""
     _read_only(monkeypatch, Path("four"))
     assert tune("four", "--data", "data", "--only", "fixed") == 0
     assert "full stack" in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_outputs_that_cannot_be_are_told_first(
     assert "`--out exits` is a model directory: name another folder" in said(Path("exits"))
     assert unusable("--out", tmp_path / "new" / "deep") == []
     _read_only(monkeypatch, tmp_path)
-    assert f"cannot be written: {tmp_path} may only be read" in said(tmp_path / "new" / "deep")
+    assert f"cannot be written: {tmp_path} is read-only" in said(tmp_path / "new" / "deep")
     assert "cannot be written" in said(tmp_path / "r.json")
 
 

@@ -129,7 +129,7 @@ def test_references_forced(home: Path, tmp_path: Path, capsys: pytest.CaptureFix
     split = split_of(Dataset.open(home / "pictures"), "test")
     assert " ".join(first.target) == split.tokenized_target()[0]
     assert len(first.source) == split.source_lengths[0]
-    assert "only the first caption is scored" in capsys.readouterr().err
+    assert "Only the first caption of each picture is scored" in capsys.readouterr().err
 
 
 def test_from_python(home: Path) -> None:

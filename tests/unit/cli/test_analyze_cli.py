@@ -94,7 +94,7 @@ def test_the_text_of_a_dataset_is_advised_to_learn_alignments_from(
     assert f"`{' '.join(more)}`" in " ".join(capsys.readouterr().err.split())
     assert main([*command, *more]) == 0
     assert "warning" not in capsys.readouterr().err
-    # Without more text, what was learned from enough pairs needs no advice.
+    # Without more text, there is no advice if enough pairs were learned from.
     (data / "text" / "train.de").unlink()
     for least, warned in ((6, True), (5, False)):
         monkeypatch.setattr(align, "LEAST_PAIRS", least)
@@ -168,7 +168,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, "--attention", "--heuristic", "union"), "with `--attention` there are none"),
         (
             (slow, "--alignments", home / "gold", "--heuristic", "union"),
-            "`--heuristic` is for links that are learned; with `--alignments`",
+            "`--heuristic` is for learned links; with `--alignments`",
         ),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
         ((slow, "--reference", tmp_path / "few"), "few: it has 9 lines, but there are traces of"),
@@ -181,8 +181,8 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
 def test_options_without_effect(tmp_path: Path, refused: Callable[..., str]) -> None:
     for command, message in (
         ("compare a b -r r --seed 3", "add `--bootstrap N` or `--randomisation N`"),
-        ("latency a --title T", "`--title` is that of the picture: add `--out FILE`"),
-        ("exits a --line 3 --examples 2 --json r", "so that `--examples` would be ignored"),
+        ("latency a --title T", "`--title` is that of the figure: add `--out FILE`"),
+        ("exits a --line 3 --examples 2 --json r", "so `--examples` would be ignored"),
     ):
         assert message in refused("analyze", *command.split())
     assert not (tmp_path / "r").exists()
@@ -260,7 +260,7 @@ def test_traces_are_texts(files: Path) -> None:
     plain, traced = result["lengths"]
     assert plain["system"] == "one" and traced["system"] == "traced"
     assert {**plain, "system": ""} == {**traced, "system": ""}
-    # The tokens: 4 + 6 + 2 + 0 + 1 against 4 + 6 + 2 + 3 + 0.
+    # Numbers of tokens: 4 + 6 + 2 + 0 + 1 against 4 + 6 + 2 + 3 + 0.
     assert plain["length_ratio"] == pytest.approx(13 / 15)
     assert plain["sentences_by_difference"] == {"-3": 1, "0": 3, "1": 1}
 
@@ -279,7 +279,7 @@ def test_compare(files: Path) -> None:
 
 def test_a_comparison_has_the_same_defaults_in_a_report() -> None:
     command = CompareArguments(systems=["a"])
-    # A page tests with its own number of samples.
+    # A report sets its own number of bootstrap samples.
     for field in dataclasses.fields(ComparisonOptions):
         assert getattr(command, field.name) == field.default, field.name
 
@@ -297,7 +297,7 @@ def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFi
             message = " ".join(capsys.readouterr().err.split())
             assert ("`one` is in lower case and the references are not" in message) == is_warned
             assert ("add `--lowercase` or give the dataset with `--data`" in message) == is_warned
-    # The dataset that is given has capitals: to give it again would change nothing.
+    # The dataset has capitals, so the advice must not be to give it.
     data = text_data(files, {"de": list("abcde"), "en": [line.title() for line in REFERENCE]})
     capsys.readouterr()
     run(files, "compare", "one", "--data", str(data))
@@ -309,7 +309,7 @@ def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFi
 def test_traces_of_another_source_are_warned_of(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not of one tokenised otherwise, in other units, or with other words in two of five lines."""
+    """Not if it is tokenised differently, has other units, or differs in only two of five lines."""
     lines = {
         "joined": [["Ei@@", "n", "&quot;", "Ha@@", "us", "&quot;"]] * 5,
         "marked": [["▁ein", '▁"', "ha", "us", '"']] * 3 + [["▁ein", "▁Baum"]] * 2,
@@ -351,7 +351,7 @@ def turkish(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_scores_on_a_dataset_are_those_of_decode(
     turkish: Path, tmp_path: Path, tiny_model: Path, refused: Callable[..., str]
 ) -> None:
-    """On a lower-cased dataset too, whose references files alone would compare with capitals."""
+    """Also on a lower-cased dataset, whose reference files on their own have capitals."""
     data = turkish / "data"
     dataset = Dataset.open(data)
     split, moses = dataset.split("test"), dataset.pipeline.target.moses
@@ -373,7 +373,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
         assert values["scores"][f"signature_{name}"] == expected[f"signature_{name}"]
     assert values["lowercase"] and values["corpus"] == f"{turkish.name} en-tr, test"
     assert 0 < scores["bleu"] < 100
-    # The file alone: dotted and dotless, large and small letters count as other words.
+    # With the file only, dotted and dotless, large and small letters make different words.
     assert main([*command, "-r", str(data / "raw" / "test.tr")]) == 0
     (alone,) = json.loads(report.read_text())["scores"]["systems"]
     assert alone["bleu"] < scores["bleu"]
@@ -424,7 +424,7 @@ def test_tokenised_datasets_are_scored_as_they_are(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_lower_cased_dataset_are_perfect(turkish: Path, tmp_path: Path) -> None:
-    """Systems and training text are lower-cased as the references are: I becomes ı."""
+    """Systems and training text are lower-cased like the references: I becomes ı."""
     data, report = turkish / "data", tmp_path / "report.json"
     text = data / "raw" / "test.tr"
     copy, train = tmp_path / "copy", tmp_path / "train"
@@ -437,7 +437,7 @@ def test_copies_of_a_lower_cased_dataset_are_perfect(turkish: Path, tmp_path: Pa
     assert (scores["bleu"], scores["chrf"], scores["ter"]) == pytest.approx((100, 100, 0))
     accuracy = values["word_accuracy"]
     buckets = dict(zip(accuracy["buckets"], accuracy["reference_words"], strict=True))
-    # Of `iki ışık 0 , ırmak dedi` in 8 lines the training text has `iki` once, `ırmak` twice.
+    # The 8 lines are `iki ışık 0 , ırmak dedi`; the training text has `iki` once, `ırmak` twice.
     assert (buckets["0"], buckets["1"], buckets["2"]) == (4 * 8, 8, 8)
 
 
@@ -460,7 +460,7 @@ def test_text_without_spaces_is_scored_as_decode_does(form: str, tmp_path: Path)
     for name in ("bleu", "ter"):
         assert system[name] == pytest.approx(expected[name])
         assert scores[f"signature_{name}"] == expected[f"signature_{name}"]
-    # Of the 11 characters of each line one is replaced, and one is left out.
+    # One of the 11 characters of each line is replaced, and one is left out.
     theirs = BLEU(tokenize="zh").corpus_score(lines, [CHINESE["zh"]])
     assert system["bleu"] == pytest.approx(theirs.score) and "tok:zh" in scores["signature_bleu"]
     assert system["ter"] == pytest.approx(100 * 2 / 11)
@@ -480,7 +480,7 @@ def test_text_without_spaces_is_scored_as_decode_does(form: str, tmp_path: Path)
 def test_files_without_spaces_are_scored_by_characters(
     name: str, options: list[str], expected: str, tmp_path: Path
 ) -> None:
-    """The file's suffix is the language, if it looks like one."""
+    """The file's suffix is the language, if it looks like a language code."""
     lines = [line.replace("猫", "狗") for line in CHINESE["zh"]]
     write(tmp_path / "out", lines)
     text = "\n".join(CHINESE["zh"]).encode() + b"\n"
@@ -496,7 +496,7 @@ def test_files_without_spaces_are_scored_by_characters(
 
 @pytest.mark.parametrize(("source", "target"), [("zh", "en"), ("en", "zh")])
 def test_each_side_has_tokens_of_its_own(source: str, target: str, tmp_path: Path) -> None:
-    """11 Chinese characters and 7 English words a line, from files and from a dataset."""
+    """11 Chinese characters and 7 English words per line, from files and from a dataset."""
     sides = {language: CHINESE[language] for language in (source, target)}
     data, report = text_data(tmp_path, sides), tmp_path / "report.json"
     files = [f"{option}={tmp_path / 'text'}.{language}" for option, language in
@@ -538,7 +538,7 @@ def test_a_dataset_has_source_and_words_too(turkish: Path, tmp_path: Path) -> No
     assert main(["analyze", "lengths", str(text), *command]) == 0
     assert json.loads(report.read_text())["lengths"][0]["share_equal"] == 1.0
     links = tmp_path / "links"
-    # There is a sixth word only where the comma is a word.
+    # There is a sixth word only if the comma is a word.
     write(links, ["0-0 5-5"] * 8)
     assert main(["analyze", "difficulty", *command, "--alignments", str(links)]) == 0
     assert json.loads(report.read_text())["difficulty"]["sentences"] == 8
@@ -611,9 +611,9 @@ def test_refused(options: list[str], words: str, files: Path, refused: Callable[
 
 @pytest.mark.parametrize("name", ["buckets", "compare", "lengths", "difficulty"])
 def test_pipes_are_read_but_once(name: str, files: Path) -> None:
-    """What `<(command)` names can be had once, whatever several parts of a command make of it."""
+    """`<(command)` can be read only once, even if several parts of a command use it."""
     takes_source = name in ("compare", "difficulty")
-    # What is read from a pipe has no name.
+    # Text from a pipe has no name.
     options = ["one", "--corpus", "C", "-r"]
     plain = run(files, name, *options, "reference", *(["-s", "source"] * takes_source))
     with ExitStack() as stack:

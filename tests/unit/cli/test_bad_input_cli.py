@@ -1,4 +1,4 @@
-"""Commands with options that cannot be: files, devices, searches, pipes, codes, links."""
+"""Commands with invalid options: files, devices, searches, pipes, codes, links."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_files_of_models_and_datasets_are_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             check_outputs({"--out": path})
         assert len(caught.value.faults) == 1 and words in caught.value.faults[0]
-    # Translations and reports may stand beside; elsewhere the names say nothing.
+    # Translations and reports may be in the same folder; in other folders the names are free.
     check_outputs({"--out": model / "test.en", "--json": model / "test.json"})
     check_outputs({"--out": data / "text" / "test.hyp", "--json": tmp_path / "config.json"})
 
@@ -170,7 +170,7 @@ def test_what_is_left_out_of_text_is_said(
 
 def test_progress_is_that_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    # Three MiB, shown each time that one more has been read.
+    # Three MiB; the progress is shown after each one.
     Path("units").write_bytes((b"a" * 1023 + b"\n") * 3072)
     bars = recorded_bars(monkeypatch)
     assert main(["bpe", "undo", "--input", "units", "--out", "words"]) == 0
@@ -193,7 +193,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    # Of a GPU fp32 is asked, not TF32: torch allows it for convolutions and LSTMs.
+    # A GPU must compute in fp32, not TF32, which torch allows for convolutions and LSTMs.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert find_device("auto").type == find_device("cuda:1").type == "cuda"
     assert current == [torch.device("cuda:1")] and not torch.backends.cudnn.allow_tf32
@@ -216,10 +216,10 @@ def test_searches_have_bounds() -> None:
     for seed in (-1, 2**63):
         assert "`search.seed` (`--seed`)" in SearchPlan(sample=True, seed=seed).faults()[0]
     for name in ("max_length_a", "max_length_b", "min_length"):
-        # Whole numbers of 64 bits end somewhere, and a search should end before.
+        # The limit is far below the largest 64-bit integer.
         settings: dict[str, Any] = {name: 10**9}
         assert "from 0 to 1,000,000" in SearchPlan(**settings).faults()[0]
-    # A width that is no width is told once, not as too many hypotheses as well.
+    # An invalid beam size is reported once, not also as too many hypotheses.
     assert len(SearchPlan(beam=0).faults()) == 1
 
 
@@ -319,7 +319,7 @@ def test_pictures_of_one_name(home: Path, tmp_path: Path, refused: Callable[...,
         command = ["decode", str(home / "model"), str(home / "text"), "--traces", str(path)]
         assert main([*command, "--out", "/dev/null", *SHORT]) == 0
     analyze = ["analyze", "alignments", *map(str, paths)]
-    # Files of one name have their folders' names, and stand side by side in one picture.
+    # Files with the same name are named after their folders, and share a figure.
     assert main([*analyze, "--json", str(tmp_path / "r.json")]) == 0
     systems = json.loads((tmp_path / "r.json").read_text())["systems"]
     assert [system["system"] for system in systems] == ["a/t", "b/t"]
@@ -341,7 +341,7 @@ def test_torchs_want_of_memory_is_no_fault_of_ours(
 
 
 def test_names_of_bytes(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file's name is any bytes; so are the labels of a trace, by JSON's escapes."""
+    """A file name may be any bytes; so may the labels of a trace, with JSON's escapes."""
     name = os.fsdecode(b"b\xffd.jsonl")
     command = ["decode", str(home / "model"), str(home / "text"), "--out", "/dev/null", *SHORT]
     assert main([*command, "--traces", str(tmp_path / name)]) == 0
@@ -375,7 +375,7 @@ def prepared(folder: Path, *options: str) -> Path:
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_dataset_behind_a_link(tmp_path: Path, messages: list[str], is_there: bool) -> None:
-    """Folders of data are often links to a larger disk."""
+    """Data folders are often links to a larger disk."""
     real, link = tmp_path / "scratch" / "real", tmp_path / "data"
     real.parent.mkdir()
     if is_there:

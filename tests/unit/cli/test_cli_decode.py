@@ -1,4 +1,4 @@
-"""`decode` and `analyze alignments` from the command line, on a small model with drawn weights."""
+"""`decode` and `analyze alignments` from the command line, with a small random model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def decode(home: Path, *arguments: str | Path) -> int:
 
 
 def test_typed_lines_are_answered_one_by_one(home: Path, text: Path) -> None:
-    """And no bar is drawn over what is being typed."""
+    """And no progress bar is drawn over the typed text."""
     keyboard, terminal = os.openpty()
     line = text.read_bytes().split(b"\n")[0] + b"\n"
     command = [sys.executable, "-m", "nmtgrid", "decode", str(home / "model"), "--device", "cpu"]
@@ -155,9 +155,9 @@ def test_an_interruption_leaves_the_lines_that_were_finished(
     parts = (gzip.decompress(Path(f"{out}.partial").read_bytes()),
              Path(f"{traces}.partial").read_bytes())  # fmt: skip
     for path, old, part in zip((out, traces), whole, parts, strict=True):
-        # The first window of two lines; what stood there before is unharmed.
+        # The first window of two lines; the earlier file is unharmed.
         assert part == b"".join(old.splitlines(keepends=True)[:2])
-        assert f"finished are in {path}.partial." in shown
+        assert f"the finished lines are in {path}.partial." in shown
     assert (gzip.decompress(out.read_bytes()), traces.read_bytes()) == whole
 
 
@@ -187,7 +187,7 @@ def test_lines_too_long_for_an_alignment_are_named(
     long = {number for number, line in enumerate(links.read_text().split("\n")) if line}
     monkeypatch.setattr(long_sources, "_LARGEST_ALIGNMENT", 0)
     assert decode(home, *options) == 0
-    # Those in pieces; no limit keeps the others from being aligned.
+    # Lines in pieces have no alignment; the others are aligned despite the limit.
     shown = " ".join(capsys.readouterr().err.split())
     split = {number for number in long if f"no-alignment: line {number + 1} " in shown}
     lines = links.read_text().split("\n")
@@ -251,12 +251,12 @@ def test_the_average_exit_of_verified_exits_counts_all_blocks_that_ran(
         return results
 
     monkeypatch.setattr(engine, "search", noted)
-    # A model with drawn weights is not confident enough to draft anything by itself.
+    # A random model is not confident enough to draft anything by itself.
     monkeypatch.setattr(DraftLength, "least", -1e9)
     report = tmp_path / "report.json"
     command = ["decode", str(home / "exits"), "--device", "cpu", "--json", str(report)]
     options = ["--exit", "verified", "--beam", "1"]
-    # Lines in pieces, too.
+    # Also lines in pieces.
     inputs = (
         ["--data", str(home / "data"), "--split", "test"],
         [str(text), "--out", str(tmp_path / "o.txt"), "--max-source", "3"],
@@ -315,7 +315,7 @@ def test_scores_of_a_split(home: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "tok:none" in values["signature_bleu_tokenized"]
     split = Dataset.open(home / "data").split("valid")
     assert values["sentences"] == len(split)
-    # The same text through the file door gives the same translations.
+    # The same text in a file gives the same translations.
     source = tmp_path / "valid.txt"
     source.write_text("".join(f"{line}\n" for line in split.raw_source()), encoding="utf-8")
     decode(home, source, "--beam", "1", "--out", tmp_path / "p.txt")
@@ -334,7 +334,7 @@ def test_references_that_are_no_raw_text_are_told(
     home: Path, tmp_path: Path, escaped: int, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Text that Moses' tokenizer has been through: sacreBLEU cuts `&apos;` into three words."""
+    """Text processed by Moses' tokenizer: sacreBLEU splits `&apos;` into three words."""
     report, count = tmp_path / "r.json", len(Dataset.open(home / "data").split("valid"))
     assert count >= 100, "one line in a hundred is no matter"
     lines = ["it &apos;s a &quot; dog &quot;"] * escaped + ["a cat & a 'dog' ;"] * (count - escaped)
@@ -423,7 +423,7 @@ def force(home: Path, *arguments: str) -> int:
 
 
 def test_perplexity_and_scores_of_the_references(home: Path, tmp_path: Path) -> None:
-    """Against one sentence after the other through the steps of decoding."""
+    """Compared with decoding steps, one sentence after the other."""
     traces, report = tmp_path / "t.jsonl", tmp_path / "r.json"
     assert force(home, "--traces", str(traces), "--json", str(report), "--batch-tokens", "70") == 0
     loaded = load_model(home / "energies")
@@ -461,7 +461,7 @@ def test_energies_are_drawn_and_measured(home: Path, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     values = read_json(report)["systems"][0]
     assert values["kind"] == "energies"
-    # Of shares over the longest source: from none to even.
+    # The entropy of the shares over the longest source: from 0 to that of uniform shares.
     longest = max(len(trace.source) + 1 for trace in records)
     assert 0 <= values["entropy"] <= math.log(longest)
 

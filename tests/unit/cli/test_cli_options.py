@@ -1,4 +1,4 @@
-"""Commands of one dataclass of arguments, and the rules of which options go together."""
+"""Commands with a dataclass of arguments, and the rules on which options go together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Arguments(CommandArguments):
 
 
 def run(*words: str) -> Arguments:
-    """Return what the command line of `words` makes."""
+    """Return the arguments parsed from the command line `words`."""
     results: list[Arguments] = []
 
     @takes(Arguments, {})

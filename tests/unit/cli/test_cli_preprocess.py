@@ -71,7 +71,7 @@ def test_text_of_training_in_another_split_is_told(texts: Path, messages: list[s
 
 
 def test_types_too_rare_for_a_vocabulary(texts: Path, messages: list[str]) -> None:
-    """The message names `--min-count` and the language, not a vocabulary that nobody gave."""
+    """The message names `--min-count` and the language, not a vocabulary, as none is given."""
     (texts / "train.en").write_text("".join(f"A {n}.\n" for n in range(100, 150)))
     (texts / "train.de").write_text("".join(f"Ein{n} Hund{n} Tier{n}\n" for n in range(50)))
     assert _preprocess(texts, "--valid", f"{texts}/valid", "--max-ratio", "9") == 0
@@ -108,7 +108,7 @@ def test_the_next_command_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_swapped_languages_are_noticed(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a split alone: of all splits alike nobody can know."""
+    """In one split only: if all splits are swapped alike, it cannot be detected."""
     (texts / "test.de").write_text("x y z x y z\nz y x\n")
     assert _preprocess(texts, "--valid", f"{texts}/valid", "--test", f"{texts}/test") == 0
     assert main(["bpe", "learn", f"{texts}/data", "--merges", "5"]) == 0
@@ -197,7 +197,7 @@ def test_filters_write_each_line_at_once(
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\nh u\n")
     words = [method, *([str(codes)] if method == "apply" else [])]
-    # Python itself would do without buffers.
+    # Otherwise Python itself would work without buffers.
     environment = {n: value for n, value in os.environ.items() if n != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
         [sys.executable, "-m", "nmtgrid", "bpe", *words], stdin=subprocess.PIPE,
@@ -231,7 +231,7 @@ def test_quiet_commands_only_warn(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert main(["preprocess", "--toy", "20", "--out", data, "--quiet", "--json", "-"]) == 0
     shown = capfd.readouterr()
     assert json.loads(shown.out)["splits"]["train"]["pairs_kept"] == 20 and shown.err == ""
-    # So many merges there are not: a warning, but no table of lengths.
+    # There are fewer merges than requested: a warning, but no table of lengths.
     assert main(["--quiet", "bpe", "learn", data, "--merges", "9999"]) == 0
     shown = capfd.readouterr()
     assert shown.out == "" and shown.err.startswith("warning: only ") and "split" not in shown.err

@@ -75,7 +75,7 @@ def test_resuming_goes_on_where_it_stopped(data: Path, tmp_path: Path, messages:
     options = [*SMALL, "--set", "training.ema_decay=0.9"]
     assert train(data, "--out", straight, "--max-updates", 4, *options) == 0
     assert train(data, "--out", broken, "--max-updates", 2, *options) == 0
-    # A log that had gone further than the saved state is cut back.
+    # A log that is ahead of the saved state is truncated.
     with open(broken / "metrics.jsonl", "a") as file:
         file.write('{"event": "updated", "update": 3}\n{"torn')
     assert train(data, "--out", broken, "--resume", "--max-updates", 4) == 0
@@ -104,7 +104,7 @@ def test_muon_trains_and_goes_on(data: Path, tmp_path: Path, messages: list[str]
 
 
 RESUMED: dict[str, tuple[list[str], list[str], str]] = {
-    # Of 0.08 at its height: at the end of 2 updates a hundredth, in the middle of 4 a half.
+    # The peak is 0.08: a hundredth of it at the end of 2 updates, a half in the middle of 4.
     "a cosine is stretched": (
         ["training.schedule=cosine", "training.warmup_updates=0", "training.learning_rate=0.08"],
         ["--max-updates", "6"],
@@ -118,7 +118,7 @@ RESUMED: dict[str, tuple[list[str], list[str], str]] = {
         "would have been 0.08",
     ),
 }  # fmt: skip
-"""Settings of the run, changes when it is resumed after two updates, and what is said."""
+"""Settings of the run, changes when it is resumed after two updates, and the message."""
 
 
 @pytest.mark.parametrize("name", RESUMED)
@@ -132,7 +132,7 @@ def test_a_resumed_run_says_that_its_rate_changes(
     assert train(data, "--out", tmp_path / "m", "--resume", *changes) == 0
     said = [line for line in messages if "learning rate of update" in line]
     assert len(said) == bool(words) and all(words in line for line in said)
-    # What the next resumption is compared with.
+    # The next resumption is compared with the changed settings.
     messages.clear()
     assert train(data, "--out", tmp_path / "m", "--resume") == 0
     assert not any("learning rate of update" in line for line in messages)
@@ -273,7 +273,7 @@ def test_faults_are_told_before_data_is_read(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     options, words = REFUSED[name]
-    # The dataset does not exist: any of these faults is told without looking for it.
+    # The dataset does not exist: all of these errors are reported without looking for it.
     assert train(tmp_path / "nowhere", "--out", tmp_path / "model", *options) == 2
     assert all(word in messages[-1] for word in words), messages[-1]
     assert not (tmp_path / "model").exists()
@@ -331,7 +331,7 @@ def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[
 def test_a_seed_that_was_killed_before_its_first_state_begins_again(
     data: Path, tmp_path: Path, messages: list[str]
 ) -> None:
-    """And no other seed does."""
+    """And no other seed begins again."""
     out = tmp_path / "models"
     options = ["--max-updates", 1, "--test-split", "none", "--out", out, *SMALL]
     assert train(data, "--seeds", "1..2", *options) == 0
@@ -345,7 +345,7 @@ def test_a_seed_that_was_killed_before_its_first_state_begins_again(
     for name in (lost.name, "last.safetensors"):
         (second / name).unlink()
     assert train(data, "--seeds", "1..3", "--resume", *options) == 0
-    # Killed while the next one was being prepared: there is a lock and nothing else.
+    # Killed while the next run was being prepared: there is nothing but a lock.
     remove_folder(out / "seed-3")
     (out / "seed-3").mkdir()
     (out / "seed-3" / ".lock").write_text("")
@@ -357,7 +357,7 @@ def test_a_seed_that_was_killed_before_its_first_state_begins_again(
 def test_seeds_that_had_to_wait_have_the_settings_of_those_that_are_resumed(
     data: Path, tmp_path: Path
 ) -> None:
-    """Also where the command only says `--resume`: they would be other models."""
+    """Also if the only option is `--resume`: otherwise they would be other models."""
     out = tmp_path / "models"
     limits = ["--max-updates", 1, "--test-split", "none", "--out", out]
     assert train(data, "--seeds", "1", *limits, *SMALL) == 0
@@ -375,7 +375,7 @@ def test_seeds_that_had_to_wait_have_the_settings_of_those_that_are_resumed(
 def test_seeds_go_on_with_the_settings_of_a_model_whatever_its_seed_is(
     data: Path, tmp_path: Path
 ) -> None:
-    """A model's `config.json` has a seed, which counts for none of several seeds."""
+    """A model's `config.json` has a seed, which is ignored with several seeds."""
     limits = ["--max-updates", 1, "--test-split", "none"]
     model, out = tmp_path / "model", tmp_path / "models"
     assert train(data, "--out", model, "--seed", 7, *limits, *SMALL) == 0
@@ -404,7 +404,7 @@ def test_all_settings_of_several_seeds_are_a_file_that_trains_them(
 def test_the_card_names_the_weights_that_a_training_began_with(
     data: Path, tmp_path: Path, messages: list[str]
 ) -> None:
-    """Seeds that had to wait begin with them too, or not at all."""
+    """The remaining seeds begin with them too, or not at all."""
     limits = ["--max-updates", 1, "--test-split", "none"]
     begin, out = tmp_path / "begin", tmp_path / "models"
     assert train(data, "--out", begin, *limits, *SMALL) == 0
@@ -513,10 +513,10 @@ def snapshot(update: int) -> Snapshot:
     "name", ["last.safetensors", "model.safetensors", "training.safetensors", "training.json"]
 )
 def test_all_of_a_state_is_checked(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
-    """The best weights too: a damaged file must not take the place of good ones."""
+    """Including the best weights: a damaged file must not replace good ones."""
     states = Checkpoints(tmp_path)
     path = states.save(snapshot(1), {"w": torch.full((3,), 7.0)}) / name
-    # The model directory's files are links to the state's: a copy is harmed.
+    # The model directory's files are links to the state's, so a copy is damaged.
     content = path.read_bytes()
     path.unlink()
     path.write_bytes(content)
@@ -590,7 +590,7 @@ def test_as_many_other_pairs_are_not_the_same_data(tmp_path: Path) -> None:
 
 
 def test_validation_pairs_stay_the_same(tmp_path: Path) -> None:
-    """The best loss is one of them; a run of an older version does not know its own."""
+    """The best loss is measured on them; runs of older versions have not recorded them."""
     for folder, valid in ((tmp_path / "new", Sentences(9)), (tmp_path / "old", None)):
         list(trainer(folder, valid=valid).run())
         assert trainer(folder, valid=valid, max_updates=8).resume()
@@ -656,12 +656,12 @@ def test_vocabularies_must_fit(data: Path, tmp_path: Path, messages: list[str]) 
         assert train(data, *more, *tied) == 2
         assert "--joint-vocabulary" in messages[-1]
     assert train(data, "--out", out, *ONE_UPDATE) == 0
-    # As many types, but others: shapes alone would not tell.
+    # The same number of types, but other ones: shapes would not reveal it.
     assert main(["preprocess", "--toy", "60", "--toy-seed", "2", "--out", str(other)]) == 0
     assert main(["bpe", "learn", str(other), "--merges", "40"]) == 0
     assert train(other, "--out", tmp_path / "n", "--init", out, *ONE_UPDATE) == 2
     assert "--init" in messages[-1] and train(other, "--out", out, "--resume") == 2
-    # With another number of types the message is the same, and no list of tensors.
+    # With another number of types the message is the same rather than a list of tensors.
     words = ["bpe", "learn", str(other), "--words", "--overwrite"]
     assert "other vocabularies" in messages[-1] and main(words) == 0
     assert train(other, "--out", tmp_path / "n", "--init", out, *ONE_UPDATE) == 2
@@ -683,7 +683,7 @@ REFUSED_AT_ONCE = {
     "init": (["--init", "{tmp}/none"], "no model directory"),
     "a report of settings": (["--dump-config", "{tmp}/a", "--json", "{tmp}/b"], "`--json` would"),
     "two things instead": (["--dump-config", "{tmp}/a", "--dry-run"], "`--dry-run` would be ign"),
-    "list": (["--list"], "so that DATA, `--out`, `--set`, `--max-updates` would be ignored."),
+    "list": (["--list"], "so DATA, `--out`, `--set`, `--max-updates` would be ignored."),
     "init from a dataset": (["--init", "{data}"], "is a dataset, not a model directory"),
 }
 

@@ -1,4 +1,4 @@
-"""Configuration files: what they say, who wins, what is wrong with them and in which line."""
+"""Configuration files: their content and precedence, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def written(folder: Path, text: str, name: str = "a.toml") -> str:
 
 
 def taken(kind: type[CommandArguments], path: str, *typed: str) -> tuple[dict[str, Any], Any]:
-    """Return the options of a command that a file gives, and what is left of the file."""
+    """Return the options of a command that a file gives, and the rest of the file."""
     options = file_options(kind)
     return with_options({}, read_config(path), options, typed, (), kind.file_settings)
 
@@ -73,7 +73,7 @@ def test_every_key_has_its_line(tmp_path: Path) -> None:
     located = file.located([*faults, "`other` is bad."], {name: name for name in lines})
     places = [f"{file.path}:{line}: " for line in lines.values()]
     assert located == [a + b for a, b in zip(places, faults, strict=True)] + ["`other` is bad."]
-    # What has its line already gets no second one.
+    # A message that has its line already gets no second one.
     assert file.located(located, {name: name for name in lines}) == located
 
 
@@ -112,7 +112,7 @@ def test_a_dump_gives_the_same_settings_again(
     """For every architecture with every preset, and for every objective."""
     requests = [Request(arch, preset) for arch, preset in ALL]
     requests += [Request("transformer", objective=name) for name in objectives]
-    # A value that the preset has and the run has not.
+    # A setting of the preset that the run unsets.
     without = ("model.embedding_size=none",)
     requests += [Request("pervasive", "wmt15-de-en", changes=without)]
     for request in requests:
@@ -149,7 +149,7 @@ def test_the_schema_is_written(command: str, capfd: pytest.CaptureFixture[str]) 
 
 
 def dumped(*arguments: object) -> dict[str, Any]:
-    """Return what `train --dump-config` writes."""
+    """Return the output of `train --dump-config`."""
     out = Path(str(arguments[-1])).with_suffix(".dump")
     assert train(*arguments, "--dump-config", out) == 0
     return tomllib.loads(out.read_text(encoding="utf-8"))
@@ -170,7 +170,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_preset(tmp_pa
     assert (values["training"]["max_updates"], values["training"]["seed"]) == (8, 6)
     learning_rate = zoo.preset("pervasive", "multi30k").settings["training.learning_rate"]
     assert values["training"]["learning_rate"] == learning_rate
-    # Given on the command line, though it is the default.
+    # Given on the command line, although it is the default.
     assert values["preset"] == "multi30k" and "device" not in values
 
 
@@ -183,7 +183,7 @@ def test_what_the_command_line_replaces_is_not_looked_at(
     assert (values["search"]["beam"], values["training"]["max_minutes"]) == (5, 3)
     message = refused("train", "--dry-run", "--config", path, *both[:2])
     assert f"{path}:4: `training.max_minutes`" in message
-    # What is wrong on the command line is named as it is called there.
+    # Errors on the command line use the names there.
     message = refused("train", "--dry-run", "--max-minutes", "nan")
     assert "`--max-minutes` must be" in message and "--set" not in message
     message = refused("train", "--dry-run", "--seed", "-1", "--max-updates", "-3")
@@ -250,7 +250,7 @@ def test_faults_are_named_by_file_and_line(
 def test_a_list_of_settings_takes_no_file(tmp_path: Path, refused: Callable[..., str]) -> None:
     path = written(tmp_path, 'arch = "transformer"\n')
     message = refused("train", "--list", "--config", path)
-    assert "so that `--config` would be ignored." in message
+    assert "so `--config` would be ignored." in message
 
 
 def test_what_is_no_text_is_refused(
@@ -264,7 +264,7 @@ def test_what_is_no_text_is_refused(
         (tiny_model, f"`{tiny_model}/config.json` holds the settings"),
     ):
         assert words in refused("train", "--dry-run", "--config", path)
-    # Windows' line ends and byte-order mark.
+    # With the line ends and byte-order mark of Windows.
     text = '\ufeffseed = 1\r\n[model]\r\nwrong = """\r\nx"""\r\n'
     (tmp_path / "windows").write_bytes(text.encode())
     message = refused("train", "--dry-run", "--config", tmp_path / "windows")
@@ -293,7 +293,7 @@ def test_a_models_configuration_trains_such_a_model(
 
 
 def test_other_commands_take_their_options_from_files(tmp_path: Path) -> None:
-    """Keys are long names; lists may be lists; numbers are checked, and paths are paths."""
+    """Keys are long names; lists may be arrays; numbers are checked, and paths are paths."""
     text = 'length-penalty = 1\nensemble = "m2"\nsample = true\nk = 3\nset = {min_length = 2}\n'
     values, _ = taken(DecodeArguments, written(tmp_path, text))
     assert values == {
@@ -327,11 +327,11 @@ WRONG_OPTIONS = [
     ("decode MODEL", "[set.search]\n\nbean = 1\n", [":3: `--set bean`"]),
     ("decode MODEL", "[set]\nmax_length_b = 1\nmax_length_a = -1\n", [":3: `search.max_length_a`"]),
     ("decode MODEL", "beam = 2\n[set]\nseed = 1\nbeam = 3\n", [":4: `--set beam` and `--beam`"]),
-    ("decode MODEL", "[search]\nbeam = 3\n", [":1: `search`", "stand in the table `[set]`"]),
+    ("decode MODEL", "[search]\nbeam = 3\n", [":1: `search`", "go into the table `[set]`"]),
     ("decode MODEL", "[set]\nsearch.bean = 1\n", [":2: `--set bean`"]),
     ("decode MODEL", "[set]\nseed = 2000-01-01\n", [":2: `--set seed` must be a whole number"]),
     ("decode MODEL", "k = 3\n", [":1: `--k` belongs to `--stream`"]),
-    # All groups of faults at once: of keys, types, combinations, ranges, files and `--set`.
+    # All groups of errors at once: in keys, types, combinations, ranges, files and `--set`.
     ("decode MODEL",
      "bean = 1\nsample = 1\nseed = 3\nbeam = 0\nbatch_tokens = 0\nk = 3\njson = 'none/x'\n"
      "set = {min_lenth = 1}\nnbest = 7\n",
@@ -365,7 +365,7 @@ def test_wrong_options_are_named_by_file_and_line(
     message = refused(name, *model, "--config", path)
     for word in words:
         assert (path + word if word.startswith(":") else word) in message
-    assert "no effect without `--sample`" not in message  # it is given, though not rightly
+    assert "no effect without `--sample`" not in message  # it is given, although invalid
     lines = re.findall(rf"{re.escape(path)}:(\d+):", message)
     assert len(lines) == len(set(lines)) and "`None`" not in message
 
@@ -394,10 +394,10 @@ def test_a_resumed_run_knows_its_data(
     assert train(*resume) == 2
     assert f"were in {data}, which does not exist" in messages[-1] and "DATA" in messages[-1]
     assert train(moved, *resume) == 0 and train(*resume) == 0
-    # What may not change on the way is refused, as on the command line.
+    # Settings that must not change in a run are refused, as on the command line.
     assert train(*resume, "--config", written(tmp_path, "[model]\nsize = 4\n")) == 2
     assert f"{config}:2: A resumed run keeps its model" in messages[-1]
-    # Directories of versions before this one do not say where the data were.
+    # Directories of earlier versions do not record the location of the data.
     values = json.loads((out / "config.json").read_text())
     for name in ("data", "sha256"):
         del values[name]
@@ -428,7 +428,7 @@ def test_the_files_of_the_documentation_are_good(project: Path, tmp_path: Path) 
 def test_settings_of_sampling_need_sampling(
     tiny_model: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    """As their options do, also where `--set`, a file or Python gives them."""
+    """As their options do, also if given by `--set`, a file or Python."""
     path = written(tmp_path, "[set]\ntop_k = 5\n")
     for words, start in ((["--config", path], f"{path}:2: "), (["--set", "search.top_k=5"], "")):
         message = refused("decode", tiny_model, *words)

@@ -1,4 +1,4 @@
-"""Help of every command: panels, widths, examples; and what those who guess an option are told."""
+"""Help of every command: panels, widths, examples; and hints for options of other toolkits."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 
 SHARED = {"json", "device", "precision", "weights", "workers", "batch_tokens", "help"}
-"""What may stand in the last panel, where options that no panel names are too."""
+"""Options that may be in the last panel, which also has options that no panel names."""
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -73,7 +73,7 @@ def test_help_fits_the_screen(
         assert max(map(len, shown.splitlines())) <= width and "…" not in shown
         assert not re.search(r"<[\w|-]+\s", shown), f"choices are broken: {path}"
         for option in command.params:
-            # Names are never broken between lines.
+            # Names are never broken across lines.
             assert all(name in shown for name in option.opts if name.startswith("--")), path
 
 
@@ -134,7 +134,7 @@ def test_settings_are_found_by_other_names(
 
 
 def test_the_tables_name_what_there_is() -> None:
-    """Every option and setting that is recommended exists, and none of ours is taken for theirs."""
+    """All recommended options and settings exist, and none of ours is treated as another's."""
     groups: dict[str, set[str]] = {
         "training": {*TrainingSettings.__dataclass_fields__},
         "batches": {*BatchSettings.__dataclass_fields__},
@@ -148,7 +148,7 @@ def test_the_tables_name_what_there_is() -> None:
     settings = {f"{group}.{name}" for group, names in groups.items() for name in names}
     assert {each for ours in SETTINGS.values() for each in ours} <= settings
     last = {name.rpartition(".")[2].replace("_", "-") for name in settings}
-    # A word may be the setting of one architecture and another's name for that of a second.
+    # A word may be a setting of one architecture, and another toolkit's name for one of a second.
     assert not set(SETTINGS) & last
     for command, table in OPTIONS.items():
         own = {opt for path, each in ALL.items() if path[0] == command

@@ -1,4 +1,4 @@
-"""Too little memory, also while torch is loaded, is named as such."""
+"""Too little memory is reported as such, also while torch is loaded."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_limit_too_small_for_torch(tmp_path: Path, limit: int) -> None:
 def test_caches_of_shapes_are_small(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Path
 ) -> None:
-    """For the command line and for Python, and smaller for trainings."""
+    """On the command line and in Python, and smaller for training."""
     names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     for name in names:
         monkeypatch.setenv(name, "")

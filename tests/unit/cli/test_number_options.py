@@ -1,4 +1,4 @@
-"""Numbers of the command line: ASCII digits, few enough, read alike by every option."""
+"""Numbers on the command line: ASCII digits, not too many, read alike by every option."""
 
 from __future__ import annotations
 

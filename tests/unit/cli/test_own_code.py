@@ -1,4 +1,4 @@
-"""Own Python files: run once, with their neighbours, and what is said where they fail."""
+"""User-defined Python files: run once, with files next to them, and messages if they fail."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ PAIR = {
     ],
 )
 def test_own_files_import_their_neighbours_and_run_once(tmp_path: Path, words: list[str]) -> None:
-    """As a program, by the option, and by another file: a second run would register twice."""
+    """As a program, with the option, and from another file: a second run would register twice."""
     (tmp_path / "own").mkdir()
     for name, text in PAIR.items():
         (tmp_path / "own" / name).write_text(text, encoding="utf-8")
@@ -46,7 +46,7 @@ def test_own_files_import_their_neighbours_and_run_once(tmp_path: Path, words: l
 
 
 def test_neighbours_of_one_name_in_two_folders(tmp_path: Path) -> None:
-    """Python knows one module of a name, so the second file would get the first one's neighbour."""
+    """Python has one module per name, so the second file would import the first one's neighbour."""
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "shared_base.py").write_text(f"def where():\n    return '{folder}'\n")
@@ -71,7 +71,7 @@ def test_a_changed_own_file_is_not_run_again_without_a_word(tmp_path: Path) -> N
     file = tmp_path / "changing.py"
     file.write_text("value = 1\n", encoding="utf-8")
     import_files([file])
-    import_files([file])  # no warning, which would be an error here
+    import_files([file])  # no warning, which would be an error in tests
     file.write_text("value = 2\n", encoding="utf-8")
     with pytest.warns(UserWarning, match=r"changing\.py has been changed.*Restart Python"):
         import_files([file])

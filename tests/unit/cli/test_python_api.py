@@ -70,7 +70,7 @@ def test_the_page_runs(project: Path, home: Path, capsys: pytest.CaptureFixture[
     lines = ["Er roltet volend.", "", "Ihr reront volend unin tiwakar."]
     assert shown[0] == str(model.translate(lines))
     assert shown[-3] == model.pipeline.target.moses.detokenize(" ".join(names["words"]))
-    # Two tokens have been read before the first is written, and one more for each.
+    # Two tokens are read before the first is written, and one more for each further token.
     delays, size = names["line"].token_delays(), len(names["line"].source)
     assert delays == [min(2 + step, size) for step in range(len(delays))] and len(delays) > 2
     late = sum(delay == size for delay in delays) / len(delays)
@@ -217,7 +217,7 @@ def test_warnings_are_pythons_unless_a_function_takes_them(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model", "grid"])
 def test_threads_share_a_model(home: Path, name: str) -> None:
-    """Each line is written as if it came alone, also by models that no call has warmed up."""
+    """Each line is translated as if it were alone, also by models that have not been used yet."""
     model = nmtgrid.load(home / name, device="cpu")
     alone = [nmtgrid.load(home / name, device="cpu").translate([line])[0] for line in LINES]
     with ThreadPoolExecutor(8) as pool:
@@ -226,7 +226,7 @@ def test_threads_share_a_model(home: Path, name: str) -> None:
 
 
 def test_numbers_of_numpy_and_torch_are_settings(model: Translator) -> None:
-    """As loops over `numpy.arange` and `numpy.linspace` give them."""
+    """As obtained in loops over `numpy.arange` and `numpy.linspace`."""
     plan = model.with_search(
         beam=numpy.int64(3), length_penalty=numpy.float64(0.5), max_length_a=torch.tensor(7.0),
         renormalize=numpy.bool_(True),
@@ -239,7 +239,7 @@ def test_numbers_of_numpy_and_torch_are_settings(model: Translator) -> None:
 
 
 def test_training_in_another_thread(toy_dataset: Path, tmp_path: Path) -> None:
-    """As a server or a notebook may call the program; signals are left to the main thread."""
+    """As in a server or a notebook; signals are left to the main thread."""
     words = [toy_dataset, "--max-updates", 1, *SMALL_TRANSFORMER, "--out", tmp_path / "model"]
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(train, *words).result() == 0
@@ -247,7 +247,7 @@ def test_training_in_another_thread(toy_dataset: Path, tmp_path: Path) -> None:
 
 
 def test_simultaneous_policies(model: Translator) -> None:
-    """A text and an object are the same policy; so is what the command line does."""
+    """A text and an object give the same policy, and so does the command line."""
 
     def words(policy: Any) -> list[str]:
         line = nmtgrid.simultaneous(model, policy).begin()
@@ -280,7 +280,7 @@ def test_a_guarantee_does_not_hold_with_an_early_exit(home: Path, tmp_path: Path
 
 
 def test_names_are_completed(project: Path) -> None:
-    """Also before any of them has been used, which imports torch."""
+    """Also before any of them has been used, when torch is not yet imported."""
     code = (
         "import sys, nmtgrid; print({*nmtgrid.__all__} - {*dir(nmtgrid)}, 'torch' in sys.modules)"
     )
@@ -346,7 +346,7 @@ def test_the_service(port: int, home: Path) -> None:
     ):
         code, values = ask(body)
         assert code == 400 and message in values["error"]
-    # Refused by what the request says of its length, before it is read.
+    # Refused because of its `Content-Length`, before it is read.
     assert ask("{}", **{"Content-Length": str(1 << 21)})[0] == 413
 
 
@@ -366,7 +366,7 @@ def test_own_code_is_imported_once_and_by_name(
     home: Path, tmp_path: Path, model: Translator, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """By `load`, by the option and by the environment, but not twice."""
+    """With `load`, the option or the environment variable, but not twice."""
     counted, own = tmp_path / "counted.py", tmp_path / "eager.py"
     counted.write_text("import pathlib\nopen(pathlib.Path(__file__).parent / 'n', 'a').write('x')")
     with pytest.raises(ConfigError, match="no reading policy `Eager`"):

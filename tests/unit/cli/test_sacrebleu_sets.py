@@ -1,4 +1,4 @@
-"""`preprocess --test sacrebleu:SET/PAIR`, from a cache that the tests make up."""
+"""`preprocess --test sacrebleu:SET/PAIR`, with a cache that the tests create."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = {"de": ["Ein Hund.", "Zwei  Katzen,\u2028 drei."], "en": ["A dog.", "Two
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache that has wmt15 de-en, and no network."""
+    """A cache with wmt15 de-en, and no network."""
     folder = tmp_path / "cache"
     (folder / "wmt15").mkdir(parents=True)
     for field, lang in (("src", "de"), ("ref", "en")):
@@ -90,7 +90,7 @@ def test_without_a_network_the_files_are_named(
 ) -> None:
     message = refused(*command, "--test", "sacrebleu:wmt14/de-en")
     assert "`wmt14` (de-en) is not in sacreBLEU's cache" in message and "no network" in message
-    # Names are as sacreBLEU has them: the set, the languages, the field.
+    # Names are sacreBLEU's: the set, the languages, the field.
     assert f"`wmt14.de-en.src` and `wmt14.de-en.ref` into {cache / 'wmt14'}" in message
 
 

@@ -1,4 +1,4 @@
-"""The service of `nmtgrid demo`: what it answers, what it refuses, and what it leaves behind."""
+"""The service of `nmtgrid demo`: its answers, its refusals, and that it leaves nothing behind."""
 
 import dataclasses
 import http.client
@@ -96,7 +96,7 @@ class Client:
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer, a list for lines of it."""
+        """Return the status and the JSON of an answer; JSON lines are returned as a list."""
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         self.connection.request(method, path, content, headers or {})
         response = self.connection.getresponse()
@@ -118,7 +118,7 @@ class Client:
 
 
 def _alone(models: Models, request: SystemRequest, source: str) -> tuple[str, LineStream]:
-    """Return what a stream writes without a server, detokenised word by word as `decode` does."""
+    """Return the output of a stream without a server, detokenised word by word as in `decode`."""
     line = models.system(request).translator.begin()
     words = [written for word in source.split() for written in line.read(word)] + line.end()
     from nmtgrid.text.incremental import IncrementalDetokenizer
@@ -159,7 +159,7 @@ def test_events_are_those_of_the_stream(
     exits: list[Any] = line.hypothesis().exits or [None] * len(writes)
     assert [event["exit"] for event in writes] == exits
     for event in writes:
-        # A unit comes with the word that decided about it, and sees nothing that came later.
+        # A unit comes with the word that triggered it, and depends on nothing that came later.
         before = events[: events.index(event)]
         arrived = [read["reads"] for read in before if read["event"] == "read"]
         assert event["reads"] <= (arrived or [0])[-1] + (event in last)
@@ -173,20 +173,20 @@ def test_events_are_those_of_the_stream(
         len(line.target) + 1, len(line.source) + 1,
     ]  # fmt: skip
     assert client.ask("GET", f"/streams/{stream}/events") == (200, events)
-    # As a browser writes it, which knows no 1.0; it is read as any file of traces.
+    # As a browser writes it, without `.0`; it is read like any other file of traces.
     path = tmp_path / "trace.jsonl"
     path.write_text(re.sub(r"(?<=\d)\.0\b", "", json.dumps(trace)) + "\n", encoding="utf-8")
     assert [(t.target, t.text) for t in read_traces(path)] == [(line.target, text)]
 
 
 def test_lagging_by_hand(server: Server) -> None:
-    """Wait-2 that writes one unit after each further one lags two units, less what it skips."""
+    """Wait-2 that writes a unit after each further source unit lags two units, less any skipped."""
     client = Client(server)
     events = client.feed(client.open(model="grid", policy="wait-k k=2"), SOURCES[0], end=True)
     end = events[-1]
     reads, length = end["trace"]["reads"], len(end["trace"]["source"])
     target = len(end["trace"]["target"])
-    # Ma et al. (2019): the mean lag of the writes up to the first that has the whole source.
+    # Ma et al. (2019): the mean lag of the writes up to the first after the whole source is read.
     delays = [min(count, length) for count in reads[:target]]
     first = next(n for n, delay in enumerate(delays) if delay == length)
     lags = [delays[n] - n * length / target for n in range(first + 1)]
@@ -291,7 +291,7 @@ def test_bad_requests(
     method: str, path: str, body: bytes | None, headers: dict[str, str], status: int,
     message: str, server: Server,
 ) -> None:  # fmt: skip
-    """Each is refused in words, and the server goes on."""
+    """Each is refused with a message, and the server continues."""
     code, answer = Client(server).ask(method, path, body, headers)
     assert code == status, answer
     assert message in f"{answer['error']} {answer['advice']}" and "Traceback" not in str(answer)
@@ -311,7 +311,7 @@ def test_failures_while_a_request_is_answered(
     where: str, message: str, fails_at: int, server: Server, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """The terminal says where, the visitor learns that it failed, and the server goes on."""
+    """The terminal shows where, the visitor sees that it failed, and the server continues."""
     words, feed = [0], LineStream.feed
 
     def failing(line: LineStream, word: str) -> Any:
@@ -405,7 +405,7 @@ def test_systems_that_cannot_be(
 
 
 def test_policies_of_the_operators_own(home: Path, server: Server) -> None:
-    """What a request must not name, the operator may offer."""
+    """The operator may offer policies that a request must not name."""
     text = f"{home / 'own.py'}:Always"
     status, answer = Client(server).ask("POST", "/streams", {"systems": [{"policy": text}]})
     assert status == 400 and "no reading policy" in answer["error"]
@@ -414,19 +414,19 @@ def test_policies_of_the_operators_own(home: Path, server: Server) -> None:
     assert own.descriptions[0]["policies"][-1]["name"] == "Always"
     with pytest.raises(ConfigError, match="no reader"):
         Models({"grid": home / "grid"}, policies=["threshold threshold=0.5"])
-    # A setting without a default has its value from the text.
+    # A setting without a default takes its value from the text.
     strict = Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict share=0.3"])
     assert strict.descriptions[0]["policy"] == "Strict share=0.3"
     assert strict.descriptions[0]["policies"][-1]["settings"][0]["default"] is None
     with pytest.raises(ConfigError, match="`share` of `Strict` has no default"):
         Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict"])
-    # JSON, and so a page, knows no infinity.
+    # JSON, and so the page, has no infinity.
     late = Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Late"]).descriptions
     assert '"default": "inf"' in json.dumps(late, allow_nan=False)
 
 
 def test_stored_policies(home: Path, tmp_path: Path) -> None:
-    """The guarantee of one belongs to its conditions, the policy to its weights."""
+    """A guarantee is valid under its conditions, a policy for its weights."""
     folder = tmp_path / "deep"
     shutil.copytree(home / "deep", folder)
     checksum = load_model(folder, "cpu").checksum
@@ -485,7 +485,7 @@ def test_words_without_units(server: Server) -> None:
 
 
 def test_text_stays_text(server: Server) -> None:
-    """Markup comes back as the JSON of a string, in what no browser takes for a page."""
+    """Markup comes back as a JSON string, with a content type that no browser shows as a page."""
     client = Client(server)
     stream = client.open(model="grid")
     attack = "<img/src=x/onerror=alert(1)>"
@@ -530,7 +530,7 @@ def test_what_nobody_uses_is_freed(models: Models) -> None:
 
 
 class _Gate:
-    """Stops the models' work until it is opened."""
+    """Blocks the models until it is opened."""
 
     def __init__(self, worker: Worker) -> None:
         self.began, self.open = threading.Event(), threading.Event()
@@ -585,20 +585,20 @@ def test_queue_and_time_are_bounded(models: Models) -> None:
     assert gate.began.wait(20)
     status, answer = second.ask("POST", "/translate", {"lines": ["Er"]})
     assert status == 503 and "Too many requests" in answer["error"]
-    # Nothing has been read of another stream's end, which may be sent again.
+    # The end of another stream has not been processed, so it may be sent again.
     status, answer = second.ask("POST", f"/streams/{refused}/end")
     assert status == 503 and "Too many requests" in answer["error"]
     asking.join(20)
     gate.open.set()
     assert events[0][0] == 503 and "more than 0.5 s" in events[0][1]["error"]
-    # What had begun may have changed the stream: it does not go on.
+    # A request that was in progress may have changed the stream, which is therefore closed.
     assert second.ask("POST", f"/streams/{stream}/words", {"text": "Er"})[0] == 409
     assert second.feed(refused, "", end=True)[-1]["event"] == "end"
     assert server.end(10)
 
 
 def test_an_endless_word_is_read_unit_by_unit(models: Models) -> None:
-    """Others' work comes in between, and the time limit counts: here it ends after five units."""
+    """Other work may come in between, and the time limit applies: here after five units."""
     server = _serve(models, Limits())
     client, other = Client(server), Client(server)
     streams = [client.open(model="grid"), client.open(model="deep", policy="local-agreement n=2")]
@@ -624,7 +624,7 @@ def test_an_endless_word_is_read_unit_by_unit(models: Models) -> None:
 
 
 def test_visitors_who_leave(server: Server) -> None:
-    """A connection closed in the middle stops the reading; half a request is dropped."""
+    """A connection that is closed halfway stops the reading; an incomplete request is dropped."""
     client = Client(server)
     stream = client.open(model="grid")
     gate = _Gate(server.service.worker)
@@ -665,9 +665,9 @@ def test_too_many_connections(models: Models) -> None:
 
 @pytest.mark.parametrize("is_live", [True, False])
 def test_reads_of_a_line_in_pieces(is_live: bool) -> None:
-    """What comes token by token is what the whole line's record says, end symbols left out.
+    """The reads token by token are those of the whole line's record, without end symbols.
 
-    Also where the tokens are fetched only after the line's end.
+    Also if the tokens are fetched only after the line's end.
     """
     loaded = translator("pervasive")
     line = StreamTranslator(
@@ -724,7 +724,7 @@ def test_commands_refused(
 
 
 def test_command_from_start_to_sigterm(home: Path) -> None:
-    """It says where it is, answers, and ends by SIGTERM with code 0."""
+    """It prints its address, answers, and ends on SIGTERM with code 0."""
     process = subprocess.Popen(
         [sys.executable, "-m", "nmtgrid", "demo", "grid", "--port", "0", "--no-page"],
         cwd=home, env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
@@ -744,7 +744,7 @@ def test_command_from_start_to_sigterm(home: Path) -> None:
     assert "Finishing" in process.stderr.read()
 
 
-# What the documentation says.
+# As documented.
 
 _COMMANDS = re.compile(r"^```sh\n(curl.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -769,14 +769,14 @@ def test_documented_requests(models: Models, tmp_path: Path) -> None:
     assert server.end(10)
 
 
-# What a visitor sees.
+# As a visitor sees it.
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 def test_in_a_browser(models: Models, tmp_path: Path) -> None:
-    """Type: words appear in order, with their colours; the path grows; the page closes its stream.
+    """While typing, words appear in order and coloured; the path grows; the page closes its stream.
 
-    Words of markup stay words.
+    Markup stays text.
     """
     server = _serve(models, LIMITS, ("Er roltet.",))
     source = "Er <b>roltet</b> volend."
@@ -800,7 +800,7 @@ def test_in_a_browser(models: Models, tmp_path: Path) -> None:
             f"[...{card}.querySelectorAll('svg path.write')].map((p) => p.getAttribute('d'))"
         )
         assert len(marks) == len(line.target) + 1
-        # Right of each write there is what was read by then, on a scale from column to column.
+        # Each write is drawn to the right of the source read so far.
         columns = [float(re.match(r"M([\d.]+)", mark)[1]) for mark in marks]  # type: ignore[index]
         reads = line.hypothesis().reads or []
         assert columns == sorted(columns) and len(set(columns)) == len(set(reads))
@@ -812,7 +812,7 @@ def test_in_a_browser(models: Models, tmp_path: Path) -> None:
         before = page.evaluate(tones)
         page.evaluate("document.querySelector('[name=colour][value=none]').click()")
         assert page.evaluate(tones) != before or not before
-        # Another policy translates the same words again; a faulty one says why it cannot.
+        # Another policy translates the same words again; an invalid one explains the error.
         page.evaluate(
             f"(() => {{ const s = {card}.querySelector('[name=k]'); s.value = 1;"
             "s.dispatchEvent(new Event('input', {bubbles: true})); })()"
@@ -821,7 +821,7 @@ def test_in_a_browser(models: Models, tmp_path: Path) -> None:
         page.wait(f"{card}.querySelector('.title').textContent == 'wait-k, k = 1'")
         page.wait(f"{card}.querySelector('[name=trace]').disabled == false")
         assert page.evaluate("document.querySelector('.target').textContent") == again
-        # Noted by the page itself: a step may be over before it is asked about from here.
+        # Recorded by the page itself: a step may be over before the test can query it.
         note = "window.steps.add(Number(document.querySelector('#step').value))"
         page.evaluate(f"window.steps = new Set(); setInterval(() => {note}, 10)")
         page.evaluate("document.querySelector('#replay').click()")
@@ -837,7 +837,7 @@ def test_in_a_browser(models: Models, tmp_path: Path) -> None:
         page.wait(f"{card}.querySelector('[name=trace]').disabled == false")
         assert len(server.service.streams) == 1
         page.open("about:blank")
-        # At once, or, where the browser does not let the page say so, when it is not heard of.
+        # At once, or after a timeout if the browser does not let the page report it.
         _until(lambda: len(server.service.streams) == 0, 90)
         assert page.problems == []
     assert server.end(10)
@@ -862,7 +862,7 @@ HAS_ENDED = "!document.querySelector('.system [name=trace]').disabled"
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 def test_pasted_text_in_a_browser(models: Models, tmp_path: Path) -> None:
-    """None of it is lost: not by Enter, not by another paste; a text too long ends at the limit."""
+    """None of it is lost by Enter or another paste; a text that is too long ends at the limit."""
     server = _serve(models, LIMITS)
     with browser(tmp_path) as page:
         page.open(server.url)
@@ -873,14 +873,14 @@ def test_pasted_text_in_a_browser(models: Models, tmp_path: Path) -> None:
         page.type("g\n")
         page.wait(HAS_ENDED)
         assert page.evaluate(WORDS) == "a b c d e f g"
-        # The next one begins a sentence of its own.
+        # The next one begins a new sentence.
         page.evaluate("document.querySelector('#pace').value = '0'")
         page.evaluate(f"{PASTE}({'b ' * (LIMITS.words + 5)!r})")
         page.wait(f"{STATUS}.includes('at most {LIMITS.words} words')")
         page.type("\n")
         page.wait(f"{HAS_ENDED} && !document.querySelector('.waiting')")
         assert page.evaluate(WORDS) == " ".join("b" * LIMITS.words)
-        # What an input method composes may have spaces that end no word.
+        # Text composed with an input method may contain spaces that do not end a word.
         page.type("\x1b")
         page.send("Input.imeSetComposition", text="ni hao", selectionStart=6, selectionEnd=6)
         assert page.evaluate("document.querySelector('#word').value") == "ni hao"
@@ -893,7 +893,7 @@ def test_pasted_text_in_a_browser(models: Models, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 def test_settings_and_a_lost_server_in_a_browser(home: Path, tmp_path: Path) -> None:
-    """Numbers between two steps of a field are taken, and what is not says why."""
+    """Numbers between two steps of a field are accepted; errors are explained."""
     models = Models({"grid": home / "grid"}, policies=["wait-k k=inf"])
     server = _serve(models, LIMITS)
     with browser(tmp_path) as page:

@@ -1,4 +1,4 @@
-"""A signal at any moment ends the program tidily, in one line and with its own exit code."""
+"""A signal at any moment ends the program cleanly, with one line and its own exit code."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ def _start(folder: Path, project: Path, *arguments: str) -> subprocess.Popen[str
     return subprocess.Popen(
         [sys.executable, *arguments], cwd=folder,
         env={**os.environ, "PYTHONPATH": str(project)}, stderr=subprocess.PIPE, text=True,
-        # A background job starts with SIGINT ignored, and its children with it.
+        # A background job and its children start with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
@@ -30,7 +30,7 @@ def _until_caught(process: subprocess.Popen[str]) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         caught = next(x for x in status.read_text().splitlines() if x.startswith("SigCgt"))
-        # Python itself catches SIGINT from the start, the program SIGTERM after it.
+        # Python itself catches SIGINT from the start, the program SIGTERM later.
         if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
             return
         time.sleep(0.02)
@@ -53,7 +53,7 @@ def test_an_early_signal_leaves_nothing_and_says_so_once(
     assert list(tmp_path.iterdir()) == []
 
 
-# As a data class is made; Python would end `python -m` by SIGINT at last.
+# While a dataclass is created; afterwards Python would end `python -m` with SIGINT.
 _WHILE_CODE_IS_MADE = """
 import os, signal
 from nmtgrid.cli import app

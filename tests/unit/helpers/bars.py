@@ -14,7 +14,7 @@ from nmtgrid.base import console
 
 @dataclasses.dataclass
 class Stage:
-    """What a bar, or one of its stages, showed last."""
+    """The last content of a bar, or of one of its stages."""
 
     description: str
     total: float | None
@@ -38,7 +38,7 @@ class _Bar:
 
 
 def recorded_bars(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
-    """Return a list that takes the stages of all bars that are shown from now on."""
+    """Return a list that collects the stages of all bars shown from now on."""
     stages: list[Stage] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Ways to damage a file, for the tests of what notices it, and what must stay as it was."""
+"""Ways to damage a file, for tests that it is detected, and the content that must not change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cut(path: Path) -> None:
-    """Take the last bytes off."""
+    """Remove the last bytes."""
     path.write_bytes(path.read_bytes()[:-3])
 
 
@@ -18,5 +18,5 @@ def flip(path: Path) -> None:
 
 
 def contents(folder: Path, pattern: str = "**/*") -> dict[Path, bytes]:
-    """Return the files in a folder with what is in them."""
+    """Return the files in a folder with their content."""
     return {path: path.read_bytes() for path in folder.glob(pattern) if path.is_file()}

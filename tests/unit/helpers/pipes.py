@@ -1,4 +1,4 @@
-"""Pipes with something in them, named as a shell names what `<(command)` writes."""
+"""Pipes with content, named as a shell names them for `<(command)`."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def piped(content: bytes) -> Iterator[Path]:
-    """Yield the name of a pipe that holds `content`, less than a pipe takes, and then ends."""
+    """Yield the name of a pipe that contains `content`, which must fit into it, and then ends."""
     reader, writer = os.pipe()
     try:
         os.write(writer, content)

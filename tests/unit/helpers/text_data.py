@@ -11,13 +11,13 @@ CHINESE = {
     "en": [f"cat number {n} is at home ." for n in range(6)],
     "zh": [f"这是第{n}只猫，在家里。" for n in range(6)],
 }
-"""11 Chinese characters a line, which Moses makes four words of, marks among them."""
+"""Lines of 11 Chinese characters, which Moses splits into four words, including punctuation."""
 
 
 def text_data(folder: Path, sides: Mapping[str, Sequence[str]], *options: str) -> Path:
     """Return the dataset `folder/data`, whose splits all have the lines of `sides`, by language.
 
-    `options` are those of `preprocess`; of training text it drops what is empty.
+    `options` are those of `preprocess`, which drops empty lines of the training text.
     """
     source, target = sides
     data, prefix = str(folder / "data"), str(folder / "text")
@@ -34,7 +34,7 @@ def text_data(folder: Path, sides: Mapping[str, Sequence[str]], *options: str) -
 def foreign_pieces(lines: Sequence[str], **options: Any) -> bytes:
     """Return a model that the package SentencePiece itself learns from `lines`.
 
-    It normalises text, if `options` say nothing else.
+    It normalises text, unless `options` say otherwise.
     """
     import sentencepiece
 

@@ -31,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def pipeline() -> Pipeline:
-    """Return a pipeline over words of letters; `a` and `b` make one unit, nothing else does."""
+    """Return a pipeline over words of letters; only `a` and `b` are merged into a unit."""
     types = [*LETTERS, *(f"{letter}@@" for letter in LETTERS), "ab", "ab@@"]
     facts = TextFacts("qa", "qb", tokenize="none")
     return Pipeline(
@@ -40,12 +40,12 @@ def pipeline() -> Pipeline:
 
 
 def units_of_words(text: Pipeline, line: str) -> list[list[str]]:
-    """Return the units of each raw word of a source line, tokenised alone, as a stream does."""
+    """Return the units of each raw word of a source line, tokenised separately, as in a stream."""
     return [text.source.tokens(word) for word in line.split()]
 
 
 def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translator:
-    """Return a translator with drawn weights, greedy, that writes up to 4 + 1.5 |x| units."""
+    """Return a greedy translator with random weights, which writes up to 4 + 1.5 |x| units."""
     torch.manual_seed(3)
     text = pipeline()
     types = len(text.source_vocabulary)
@@ -87,7 +87,7 @@ def plain_outcome(
     units: Sequence[str] = (), words: str = "", text: str = "", reads: Sequence[int] = (),
     seconds: Sequence[float] = (),
 ) -> Outcome:  # fmt: skip
-    """Return a translation of which nothing else is known, with log-probabilities of -1."""
+    """Return a translation without further information, with log-probabilities of -1."""
     scores = [-1.0] * len(reads)
     tokens = list(range(4, 4 + len(units)))
     best = Hypothesis(tokens, scores, sum(scores), sum(scores), reads=list(reads))
@@ -95,9 +95,9 @@ def plain_outcome(
 
 
 def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
-    """Fill `folder` with a toy dataset `data` and models with drawn weights for it.
+    """Fill `folder` with a toy dataset `data` and models with random weights for it.
 
-    They hardly ever end by themselves, but after 5 + |x| units.
+    They hardly ever stop by themselves, but at the limit of 5 + |x| units.
     """
     pipeline = Dataset.open(toy_data(folder / "data")).pipeline
     for name, (arch, changes) in models.items():
@@ -125,7 +125,7 @@ def report(path: Path) -> Any:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Run what must be refused; return the message."""
+    """Run a command that must fail; return the message."""
     assert online(*arguments) == 2
     message = capsys.readouterr().err
     assert "Traceback" not in message

@@ -53,7 +53,7 @@ class TinyModel(TranslationModel):
 
 
 class Sentences:
-    """Random pairs, as the trainer reads them."""
+    """Random pairs, in the form that the trainer reads."""
 
     def __init__(self, count: int = 40, seed: int = 3) -> None:
         draw = numpy.random.default_rng(seed)
@@ -79,7 +79,7 @@ class Sentences:
 
 
 class Scores:
-    """A validator that says what it is told to, then repeats the last."""
+    """A validator that returns the given results, then repeats the last one."""
 
     def __init__(self, *losses: float) -> None:
         self.losses = list(losses)

@@ -14,7 +14,7 @@ SMALL: dict[str, Any] = {
 
 
 def tiny(**changes: Any) -> Transformer:
-    """Return a small model whose every parameter has been drawn, biases too."""
+    """Return a small model all of whose parameters are random, including biases."""
     torch.manual_seed(3)
     model = zoo.build(
         "transformer", None, {**SMALL, **changes}, source_vocab_size=12, target_vocab_size=11

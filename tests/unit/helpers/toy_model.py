@@ -1,4 +1,4 @@
-"""A small model with drawn weights for a dataset, as the tests of commands need it."""
+"""A small model with random weights for a dataset, for tests of commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def toy_model(
     std: float | None = None,
     search: dict[str, Any] | None = None,
 ) -> Path:
-    """Save a model for the vocabularies of `data`; draw its weights anew with the deviation `std`.
+    """Save a model for the vocabularies of `data`, with random weights of deviation `std`.
 
     Returns `folder`.
     """

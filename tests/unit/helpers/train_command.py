@@ -1,4 +1,4 @@
-"""`nmtgrid train` as tests call it, with a toy dataset and a model that takes a moment."""
+"""`nmtgrid train` as tests call it, with a toy dataset and a model that trains in a moment."""
 
 import multiprocessing
 import os
@@ -37,13 +37,13 @@ def train(*arguments: object) -> int:
 def on_two_ranks(module: str, arguments: Sequence[object], *folders: Path) -> list[tuple[int, str]]:
     """Run a module in two processes, each in its own folder; return exit codes and messages.
 
-    They are forked from a process that has imported torch, which saves most of their time.
+    They are forked from a process that has imported torch, which saves most of the time.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     forks = multiprocessing.get_context("forkserver")
-    # What torch loads with the first optimiser takes as long as torch itself.
+    # The modules that torch loads with the first optimiser take as long as torch itself.
     forks.set_forkserver_preload(
         ["tests.unit.helpers.train_command", "nmtgrid.cli.train.run", "torch._dynamo"]
     )
@@ -65,7 +65,7 @@ def on_two_ranks(module: str, arguments: Sequence[object], *folders: Path) -> li
 
 
 def _rank(rank: int, port: str, words: list[str], folder: Path, messages: Path) -> None:
-    """Be one of two processes, without the pause in which torchrun would end it."""
+    """Run one of two processes, without the pause in which torchrun would end it."""
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,

@@ -125,6 +125,6 @@ def test_the_published_count_has_its_vocabularies(
     assert "12.9M, with vocabularies of 8,848 and 6,632" in shown and "others" not in shown
     assert plan(tmp_path, toy_dataset, "--preset", "iwslt14-de-en")["parameters"] < 12e6
     shown = _words(capsys.readouterr().err)
-    assert "(here they are others)" in shown
+    assert "(unlike those here)" in shown
     assert "mean of" in shown
     assert plan(tmp_path, *SIZES)["published_parameters"] is None

@@ -505,7 +505,7 @@ def test_where_it_is_kept(
         ),
         (
             "grid --k 3 --allow-loss 2 --name a --no-keep",
-            "`--no-keep` stores nothing, so that `--name` would be ignored. Leave out `--name`.",
+            "`--no-keep` stores nothing, so `--name` would be ignored. Leave out `--name`.",
         ),
         ("grid --k 3 --allow-loss 2 --bootstrap 9", "has no curve: leave out `--bootstrap`"),
         ("grid --k 3 --allow-loss 2 --baseline a", "has no curve: leave out `--baseline`"),

@@ -1,4 +1,4 @@
-"""The benchmarks: their arithmetic, their command, and how figures are kept and shown."""
+"""The benchmarks: their arithmetic, their command, and how results are stored and shown."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def drawn_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_strata_are_the_middles_of_equal_groups() -> None:
-    # In order: 1 2 | 3 4 | 5 6, at places 5 1 | 0 4 | 2 3.
+    # In order: 1 2 | 3 4 | 5 6, at positions 5 1 | 0 4 | 2 3.
     sizes = np.array([3, 2, 5, 6, 4, 1])
     assert [int(sizes[index]) for index in shapes.strata(sizes, 3)] == [2, 4, 6]
     assert shapes.strata(sizes, 1) == [4] and sorted(shapes.strata(sizes, 100)) == list(range(6))
 
 
 def test_projections() -> None:
-    # 0.01 s a cell; 2 x 150 cells an update; 3 s each; 100 of them.
+    # 0.01 s per cell; 2 x 150 cells per update; 3 s per update; 100 updates.
     row = project(Epoch(4, 600, 0.8, 0), [1.0, 3.0], [100, 300], accumulation=2, updates=100)
     assert row["cells per update"] == 300 and row["ms per update"] == pytest.approx(3000)
     assert row["minutes"] == pytest.approx(5) and row["plus or minus"] == pytest.approx(0)
-    # The mean of 1 and 3 is 2 with a standard error of 1, which is a half of it.
+    # The mean of 1 and 3 is 2 with a standard error of 1, which is half of the mean.
     row = project(Epoch(1, 100, 1.0, 0), [1.0, 3.0], [100, 100], accumulation=1, updates=30)
     assert row["minutes"] == pytest.approx(1) and row["plus or minus"] == pytest.approx(0.5)
     (training,) = measure_updates(QUICK)
@@ -64,7 +64,7 @@ def test_projections() -> None:
 
 
 def test_epochs_and_their_cells() -> None:
-    # End symbols counted: targets of 2, 2, 3 tokens; the last pair is too long.
+    # With end symbols, targets of 2, 2, 3 tokens; the last pair is too long.
     lengths = np.array([[1, 1], [3, 1], [4, 2], [50, 1]])
     epoch = epoch_of(lengths, BatchSettings(max_tokens=4, max_length=10))
     assert (epoch.batches, epoch.skipped) == (2, 1)
@@ -87,7 +87,7 @@ def test_lengths_and_their_batches(tmp_path: Path) -> None:
     assert all(batch.target_input.numel() <= 60 or len(batch) == 1 for batch in batches)
     pieces = decoding_speed.batches_of(lengths, 5, Conditions())
     assert len(pieces) == 4 and all(1 <= len(pairs) <= 8 for pairs in pieces)
-    # Neighbours in length, as in a sorted test set: next to no padding.
+    # Adjacent lengths, as in a sorted test set: almost no padding.
     assert all(np.ptp(pairs[:, 0]) <= 5 for pairs in pieces)
 
     path = tmp_path / "lengths.txt"
@@ -119,7 +119,7 @@ def test_searches_end_where_they_are_told() -> None:
     model = shapes.make_model(shapes.settings_of("bilstm", QUICK)).eval()
     model.step = Mock(wraps=model.step)  # type: ignore[method-assign]
     decoding_speed.decoding(model, [np.array([[3, 4], [2, 2]]), np.array([[5, 1]])], 2, QUICK)()
-    # 4 and 1 tokens and an end symbol for each.
+    # 4 and 1 tokens, plus an end symbol each.
     assert model.step.call_count == 5 + 2
 
 
@@ -151,7 +151,7 @@ def test_rows_of_an_architecture(name: str) -> None:
     rows = measure_one(name, QUICK)
     assert [row["batch"] for row in rows] == ["2 x 8 x 8", "true lengths"]
     first = rows[0]
-    # 2 sentences of 8 tokens, 64 cells each.
+    # 2 sentences of 8 tokens, 64 cells per sentence.
     assert first["cells/s"] == pytest.approx(8 * first["target tokens/s"])
     assert first["target tokens/s"] == pytest.approx(16 / first["seconds per update"])
     steps = decoding_speed.measure_steps(name, QUICK)
@@ -187,7 +187,7 @@ def _grow(mebibytes: int) -> float:
 
 
 def test_memory_is_that_of_a_process_alone() -> None:
-    before = torch.ones(2**26)  # 256 MiB here are none of another process
+    before = torch.ones(2**26)  # 256 MiB in this process do not count for another one
     assert 60 < run_in_process(_grow, 64) < 80 and len(before)
 
 
@@ -288,8 +288,8 @@ def test_batches_of_a_fill() -> None:
 
 def test_rules_of_padding_are_counted() -> None:
     assert [recordings.power_of_four(count, 4) for count in (1, 4, 5, 17, 64)] == [4, 4, 16, 64, 64]
-    # The first step has no caches yet, and the shape is recorded at its ninth: of 13 steps the
-    # last four are replayed. Four rows of 4 columns, which are padded to 8.
+    # The first step has no caches yet, and the shape is recorded at its ninth step, so the last
+    # four of 13 steps are replayed. Four rows of 4 columns, which are padded to 8.
     rule = recordings.Rule("here", recordings.power_of_four, 0)
     lengths = np.array([[3, 12]] * 4)
     with torch.no_grad(), rule.applied():
@@ -304,7 +304,7 @@ def test_three_analyses_in_one_process(tmp_path: Path, monkeypatch: pytest.Monke
     systems = analysis._write(tmp_path, pairs=40, systems=2)
     analysis.together(str(tmp_path / "reference"), str(tmp_path / "source"), *systems)
     names = {path.name for path in tmp_path.glob("*.png")}
-    # Of `buckets` by each metric, of `lengths` and of `compare`.
+    # Figures of `buckets` by each metric, of `lengths` and of `compare`.
     assert {"chrf-by-length-ratio.png", "length-differences.png", "word-accuracy.png"} < names
 
 
@@ -314,7 +314,7 @@ def test_a_command_that_fails_says_why() -> None:
 
 
 def test_the_cost_of_a_command_is_its_own() -> None:
-    # This process, which has loaded torch, occupies much more than a bare interpreter.
+    # This process, which has loaded torch, uses much more memory than a bare interpreter.
     cost = measure_command([sys.executable, "-S", "-c", "import time; time.sleep(0.3)"])
     assert 2 < cost.mebibytes < 60 < peak_memory("self")
     assert cost.wall > 0.3 > cost.cpu > 0 and cost.worker_mebibytes == 0

@@ -1,4 +1,4 @@
-"""The documentation: generated pages are current, links lead somewhere, commands can be called."""
+"""The documentation: generated pages are up to date, links resolve, commands are valid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def typed(name: str) -> list[list[str]]:
     text = (DOCS / name).read_text(encoding="utf-8")
     lines = [line for block in _SHELL.findall(text) for line in block.splitlines()]
     lines += [command.replace("\\\n", " ") for command in _INDENTED.findall(text)]
-    # Where the screen's text goes is the shell's business.
+    # Redirections are up to the shell.
     words = [shlex.split(line.partition(" > ")[0]) for line in lines]
     return [line[1:] for line in words if line[0] == "nmtgrid"]
 
@@ -54,9 +54,9 @@ COMMANDS = [(name, words) for name in HAND_WRITTEN for words in typed(name)]
 
 
 def test_what_is_generated_is_current(tmp_path: Path) -> None:
-    """Run `python -m docs.generate` where this fails."""
+    """Run `python -m docs.generate` if this fails."""
     assert [path.name for path in stale()] == []
-    # Not for another width of the terminal, another folder or another language either.
+    # Nor do they depend on the terminal's width, the folder or the language.
     environment = {**os.environ, "COLUMNS": "31", "LC_ALL": "C", "PYTHONPATH": str(DOCS.parent)}
     done = subprocess.run(
         [sys.executable, "-m", "docs.generate", "--check"],
@@ -137,14 +137,14 @@ QUICKER = {
     "10000": "120", "700": "60", "0.1..0.9:0.2": "0.5", "1,2,3,5,7,inf": "1,inf", "2000": "50",
     "150": "3", "200": "20",
 }  # fmt: skip
-"""Words of the tutorials that a test replaces so as to take seconds."""
+"""Words of the tutorials that the test replaces, so that it takes seconds."""
 RUN_WHOLE = ("pervasive", "online", "adaptive", "analysis")
 
 
 def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 120 pairs, for three updates and three sentences; everything else as it stands there.
+    """On 120 pairs, for three updates and three sentences; everything else as documented.
 
-    One test, for later pages need what earlier ones made.
+    A single test, because later pages need the results of earlier ones.
     """
     monkeypatch.chdir(tmp_path)
     for page in RUN_WHOLE:
@@ -156,7 +156,7 @@ def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.Mo
         if words[0] == "train" and "--dry-run" not in words and "--list" not in words:
             quicker += ["--max-updates", "3", "--set", "model.size=32"]
             quicker += ["--set", "training.validate_sentences=4"]
-            # What has hardly been trained does not end by itself.
+            # Barely trained models do not stop by themselves.
             quicker += ["--set", "search.max_length_a=3", "--set", "search.max_length_b=0"]
         if words[0] in ("online-eval", "adaptive-tune") and "--log" not in words:
             quicker += ["--sentences", "3"]
@@ -240,7 +240,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_in_one_process(home: Path, lines: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
-    """Run commands in a process, for which loading torch takes the most time.
+    """Run commands in a single process, as loading torch takes most of the time.
 
     Returns the exit code and the messages of each.
     """
@@ -259,7 +259,7 @@ def test_the_page_of_80_lines_trains_and_translates(
 ) -> None:
     code_lines = (home / "my_model.py").read_text(encoding="utf-8").splitlines()
     assert 60 < len(code_lines) <= 80 and max(map(len, code_lines)) <= 100
-    # As they stand there, in a folder of their own, with fewer pairs and updates.
+    # As documented, in a separate folder, with fewer pairs and updates.
     text = PAGE.read_text(encoding="utf-8")
     commands = re.findall(r"^    nmtgrid (.*)$", text, re.MULTILINE)
     assert [line.split()[0] for line in commands] == [
@@ -270,15 +270,15 @@ def test_the_page_of_80_lines_trains_and_translates(
         for word in ("DATA", "MODEL", "LATER", "my_model.py", "my_objective.py"):
             command = command.replace(word, str(home / word))
         lines.append(command.replace("2000", "100").replace("updates 300", "updates 4").split())
-    for words in lines[:2]:  # they know no architecture
+    for words in lines[:2]:  # these have no architectures
         assert app.main(words) == 0
-    # In processes of their own both need the file; here the second one has it already.
+    # In separate processes both need the file; here the second one has loaded it already.
     assert all("--import" in words for words in lines[2:])
     for code, said in run_in_one_process(home, lines[2:]):
         assert code == 0, said
     assert (home / "MODEL" / "model.safetensors").is_file()
     assert (home / "LATER" / "model.safetensors").is_file()
-    # Here nothing was imported, which the message says how to do.
+    # Nothing was imported here; the message says how to do so.
     for words in (["decode", str(home / "MODEL")], ["train", str(home / "DATA"), "--out", "no",
                                                     "--arch", "mean"]):  # fmt: skip
         assert app.main(words) == 2
@@ -309,7 +309,7 @@ def test_the_invariant_tests_run_over_it(home: Path) -> None:
         r'python -m (pytest tests/invariants .*) -k "(.*)"$', text, re.MULTILINE
     )
     second = re.search(r'`-p my_attention -k "(.*)"`', text)
-    # The second file imports the first, so one run covers both.
+    # The second file imports the first, so a single run covers both.
     words = command[0].replace("my_model", "my_attention").split()
     chosen = f"({command[1]}) or ({second[1]})"  # type: ignore[index]
     done = run(home, "-m", *words, "-k", chosen, "-q", "-n", "0", "-p", "no:cacheprovider")
@@ -319,7 +319,7 @@ def test_the_invariant_tests_run_over_it(home: Path) -> None:
 
 
 def bigram_loss(data: Path) -> float:
-    """Return the least validation loss, nats per token, of an interpolated bigram model."""
+    """Return the lowest validation loss, in nats per token, of an interpolated bigram model."""
     train, valid = (
         [[*split.target(index), END] for index in range(len(split))]
         for split in map(Dataset.open(data).split, ("train", "valid"))
@@ -342,7 +342,7 @@ def bigram_loss(data: Path) -> float:
 
 
 def test_the_attentive_model_learns_to_read_the_source(home: Path) -> None:
-    """Its loss is below that of a bigram model of the target, which reads no source."""
+    """Its loss is below that of a bigram model of the target, which does not use the source."""
     data, model = home / "DATA-ATTENTIVE", home / "ATTENTIVE"
     assert app.main(["preprocess", "--toy", "2000", "--out", str(data)]) == 0
     assert app.main(["bpe", "learn", str(data), "--merges", "300", "--separate"]) == 0

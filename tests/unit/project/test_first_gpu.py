@@ -1,4 +1,4 @@
-"""The protocol for the first GPU: every step runs, is bounded in time, and is stored."""
+"""The test protocol for the first GPU: every step runs, has a time limit, and is recorded."""
 
 import argparse
 import json
@@ -98,7 +98,7 @@ def _wait(condition: Callable[[], Any]) -> Any:
 
 
 def test_killing_a_step_kills_all_that_it_started() -> None:
-    """Also in sessions of their own, as torchrun starts processes."""
+    """Also processes in sessions of their own, as torchrun starts them."""
     sleep = "import time; time.sleep(300)"
     start = f"import subprocess, sys; code = {sleep!r}; " + (
         "subprocess.Popen([sys.executable, '-c', code], start_new_session=True); exec(code)"

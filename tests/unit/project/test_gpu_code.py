@@ -1,4 +1,4 @@
-"""benchmarks/gpu_code.py: instructions, shares of a peak, and a roofline by hand."""
+"""benchmarks/gpu_code.py: instructions, shares of peak performance, a roofline by hand."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ def test_instructions_are_counted_by_name_and_width() -> None:
 
 
 def test_loads_bound_the_convolution() -> None:
-    # 66 cycles of products against 66 x 4 + 11 x 2 of loads: 0.23.
+    # 66 cycles of products versus 66 x 4 + 11 x 2 of loads: 0.23.
     counts = Counter({"FFMA": 264, "LDG.128": 66, "LDG.64": 11})
     assert gpu_code.convolution_share(counts) == pytest.approx(66 / 286)
     assert gpu_code.convolution_share(Counter({"FFMA": 800, "LDG.32": 10})) == 1.0
@@ -49,22 +49,23 @@ def test_the_roofline_is_the_sum_of_its_parts() -> None:
     work = 2 * 1e5 * 14 * 2 * 66 * 256
     assert slow["convolution, both ways"] == pytest.approx(1000 * work / (0.25 * 67e12))
     assert fast["convolution, both ways"] == pytest.approx(slow["convolution, both ways"] / 2)
-    # What the fused pass spares: one reading of 1,024 features.
+    # The fused pass saves one read of 1,024 features.
     spared = 1000 * 1e5 * 14 * 2 * 1024 / (0.75 * 3.35e12)
     assert slow["biases"] - fast["biases"] == pytest.approx(spared)
     parts = [value for name, value in slow.items() if name not in ("gpu", "cells", "sum, ms")]
     assert slow["sum, ms"] == pytest.approx(sum(parts))
-    # The products: limited by the bytes of their inputs and outputs or by arithmetic.
+    # Products are limited by the bytes of their inputs and outputs, or by arithmetic.
     work, moved = 6e5 * 14 * 2 * 256 * 256, 3e5 * 14 * 2 * 512
     assert slow["products"] > 1000 * max(work / 2 / 593.4e12, moved / 2.5125e12)
 
 
 def test_passes_over_memory_are_counted() -> None:
     present = gpu_code.PASSES[-1]
-    # Forward two sums of two grids into a third. Backward the gradients of the next layer and the
-    # next sum are read (behind a block that of the sum of all too) and two are written.
+    # In the forward pass, two sums of two grids into a third. In the backward pass, the gradients
+    # of the next layer and the next sum are read (after a block also that of the sum of all), and
+    # two are written.
     assert present.residual == 2 * 3 + (2 + 2) + (3 + 2)
-    # Four, four, four and three states; the sum in float32 after all passes but the last.
+    # Four, four, four and three states; the sum is in float32 after all passes but the last.
     states, written, read = 15, 3 * 2, 3 * 2
     assert present.cumulative == (states + written + read + 1) / 14
 
@@ -73,7 +74,7 @@ def test_every_kernel_is_compiled() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     names = {kernel.function.fn.__name__ for kernel in gpu_code.kernels()}
     folder = Path(gpu_code.__file__).parents[1] / "nmtgrid/layers/kernels"
-    # All functions that are launched: those with a program's number.
+    # All functions that are launched, which are those that use a program's number.
     written = {
         name
         for path in folder.glob("*_triton.py")
@@ -89,7 +90,7 @@ def test_kernels_are_compiled_with_the_options_of_their_launches() -> None:
 
     assert all(kernel.options.items() >= OPTIONS.items() for kernel in gpu_code.kernels())
     folder = Path(gpu_code.__file__).parents[1] / "nmtgrid/layers/kernels"
-    # Launches: calls of what is indexed by a grid of programs.
+    # Launches: calls of functions indexed by a grid of programs.
     launches = [
         (path.name, node)
         for path in folder.glob("*_triton.py")

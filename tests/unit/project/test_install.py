@@ -1,4 +1,4 @@
-"""The install gate, without installing anything: what it would run, and what it refuses."""
+"""The install gate, without installing anything: the commands it would run, and its refusals."""
 
 import importlib.machinery
 import importlib.util

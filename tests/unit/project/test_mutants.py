@@ -6,7 +6,7 @@ from tests.mutants import changes
 
 
 def test_each_keyword_argument_is_left_out() -> None:
-    """One at a time; positional ones stay, and so do those of a dictionary."""
+    """One at a time; positional arguments are kept, and so are those of a dictionary."""
     call = ast.parse("f(a, size=2, rate=b, **more)", mode="eval").body
     left = [(name, ast.unparse(new)) for name, new in changes(call) if new is not None]
     name = "keyword argument left out"

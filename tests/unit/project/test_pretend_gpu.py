@@ -1,4 +1,4 @@
-"""What would happen on a GPU, seen on a pretend one: see tests/pretend_gpu.
+"""Behaviour on a GPU, measured on a pretend GPU: see tests/pretend_gpu.
 
 Bounds are lowered by `python -m tests.pretend_gpu --lower`, which never raises one.
 """
@@ -22,7 +22,7 @@ BOUNDS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What was wrong in each case, from a process of its own: torch does not stay what it was."""
+    """The faults of each case, from a separate process, because the pretend GPU modifies torch."""
     if stub.compiler() is None:
         pytest.skip("there is no C++ compiler for the stub of torch's device guard")
     path = tmp_path_factory.mktemp("pretend-gpu") / "faults.json"

@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the site needs `pip install '.[docs]'`")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        # Not `--quiet`: warnings that are not shown are no errors of `--strict` either.
+        # Not `--quiet`: with it, hidden warnings are not errors of `--strict` either.
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=PROJECT, capture_output=True, text=True, check=False,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
@@ -43,14 +43,14 @@ def test_the_site_has_every_page_and_loads_nothing_from_a_network(site: Path) ->
     for path in DOCS.glob("*.md"):
         assert (site / path.with_suffix(".html").name).is_file()
     for page in site.rglob("*.html"):
-        if "figures" in page.parts:  # a report, which has a test of its own
+        if "figures" in page.parts:  # a report, which has its own test
             continue
         text = page.read_text(encoding="utf-8")
         for address in _LOADED.findall(text) + _LINKED.findall(text):
             assert not address.startswith(("http:", "https:", "//")), (page.name, address)
             if not address.startswith("data:"):
                 target = address.partition("#")[0].partition("?")[0]
-                # The page of errors is served from any place and has addresses of the site's root.
+                # The error page is served at any address, so its links start at the site's root.
                 base = site if page.name == "404.html" else page.parent
                 assert (base / target.lstrip("/")).exists(), (page.name, address)
     for style in site.rglob("*.css"):
@@ -101,7 +101,7 @@ def test_drawings_are_current_and_show_what_the_code_computes() -> None:
 
 
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 150 pairs and for 6 updates; everything else as it is."""
+    """On 150 pairs and for 6 updates; everything else unchanged."""
     notebook = json.loads((DOCS / "pervasive.ipynb").read_text(encoding="utf-8"))
     code = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     assert not any(cell.get("outputs") for cell in notebook["cells"])

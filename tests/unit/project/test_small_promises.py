@@ -1,4 +1,4 @@
-"""Promises that planted faults (tests/mutants.py) showed to be without a test."""
+"""Documented behaviour that was untested according to mutation testing (tests/mutants.py)."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from tests.unit.search.table_model import TableModel, batch
 
 
 def test_exits_of_several_tokens_are_those_of_each() -> None:
-    """Logits [B, T, N]: the likeliest exit is sought among exits, not among tokens."""
+    """Logits [B, T, N]: the most likely exit is that over exits, not over tokens."""
     logits = torch.tensor([[[0.0, 3.0, 1.0], [5.0, 4.0, 0.0]]])
     assert predicted_exits(logits, "multinomial").tolist() == [[2, 1]]
     chi = torch.tensor([[[-1.0, 2.0], [-1.0, -2.0]]])
@@ -72,7 +72,7 @@ def test_raw_references_are_lowered_for_lower_cased_models_alone(
     pair = dataclasses.replace(sentence(1, "a b", "c d e f"), raw_reference="C D E F")
     known = plain_outcome([*"cdef"], "c d e f", "c d e f", [1, 2, 2, 2, 3])
     decoded = Decoded(Setting("wait-k", 1), [known], 1.0)
-    # Lower-cased by a function that the caller names, as Turkish has its own.
+    # Lower-cased by a function that the caller passes, since Turkish has its own.
     measured = measure([pair], decoded, "@@", lowercase=lowercase, lower=lambda text: text.lower())
     assert measured.raw.value == pytest.approx(bleu)
 
@@ -99,7 +99,7 @@ def test_alignments_of_pieces_stand_along_the_diagonal() -> None:
     first, second = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([[0.7, 0.3], [0.4, 0.6]])
     whole = long_sources._diagonal([first, second])
     assert whole is not None
-    # The first piece's end symbol is none of the whole, its column is that of the source's end.
+    # The first piece's end symbol is not part of the whole; its column is the source's end.
     expected = [[0.9, 0.0, 0.1], [0.0, 0.7, 0.3], [0.0, 0.4, 0.6]]
     assert torch.equal(whole, torch.tensor(expected))
     alone = long_sources._diagonal([first])
@@ -122,7 +122,7 @@ def test_control_characters_are_no_commands_to_the_terminal(
 
 
 def test_samples_of_neighbouring_lines_have_nothing_in_common() -> None:
-    """Nor does the second sample of a line with the first of the next one."""
+    """Nor have the second sample of a line and the first of the next one."""
     plan = SearchPlan(sample=True, nbest=3, seed=2, min_length=8)
     drawn = engine.search([TableModel(17, types=30)], *batch(*[[3, 4, 5]] * 4), plan)
     texts = [tuple(hypothesis.tokens) for line in drawn for hypothesis in line]
@@ -152,7 +152,7 @@ def test_a_decay_that_does_not_decay_is_refused() -> None:
 
 
 def test_every_pair_is_in_the_fingerprint_of_the_data(tmp_path: Path) -> None:
-    """Also the first: a run is resumed on the same pairs only."""
+    """Including the first: a run is resumed only on the same pairs."""
     facts = []
     for extra in (0, 1):
         sentences = Sentences()
@@ -164,7 +164,7 @@ def test_every_pair_is_in_the_fingerprint_of_the_data(tmp_path: Path) -> None:
 
 
 def test_epochs_are_bounded_by_the_batches_of_all_updates(tmp_path: Path) -> None:
-    """Two updates of three batches may be of six epochs, where a pair is all there is."""
+    """Two updates of three batches may span six epochs, if there is only one pair."""
     changes: dict[str, Any] = {"sentences": Sentences(count=1), "accumulation": 3}
     first = trainer(tmp_path, max_updates=2, **changes)
     for _ in first.run():
