@@ -21,7 +21,7 @@ from nmtgrid.adaptive.objectives import (
     Weighting,
     aligned_loss,
     by_exit,
-    check_reads,
+    check_sampled_reads,
     exit_sites,
     exit_weights,
     weighted,
@@ -191,7 +191,7 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
 
     def check(self, model: TranslationModel) -> None:
         family_of(with_exits(model))
-        check_reads(model, self.settings.reads)
+        check_sampled_reads(model, self.settings.reads)
         if model.traits.halting == "sequence" and self.settings.reads != "whole":
             raise ConfigError(
                 "This model's predictor chooses exits for whole sentences from the whole source, "

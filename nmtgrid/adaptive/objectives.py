@@ -127,7 +127,7 @@ def exit_sites(model: TranslationModel, batch: Batch, reads: Reads) -> Predictio
     return PredictionSites.along(batch, paths)
 
 
-def check_reads(model: TranslationModel, reads: Reads) -> None:
+def check_sampled_reads(model: TranslationModel, reads: Reads) -> None:
     """Raise ConfigError if `reads` is sampled and the model does not support limited reads."""
     if reads == "sampled":
         model.check_prefixes()
@@ -148,7 +148,7 @@ class _AllExits(BaseObjective[_Settings], abc.ABC):
         """Return the loss that trains all exits, as in validation."""
 
     def check(self, model: TranslationModel) -> None:
-        check_reads(model, self.settings.reads)
+        check_sampled_reads(model, self.settings.reads)
         halting = with_exits(model).traits.halting
         if halting != "none":
             raise ConfigError(

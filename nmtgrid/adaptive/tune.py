@@ -119,10 +119,11 @@ def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
 
 def predict(state: Tensor, classifier: Classifier) -> tuple[Tensor, Tensor]:
     """Return the most probable token [M] of each state [M, D], and its probability. Eq. (5.18)."""
+    weight = classifier.weight.to(state.dtype)
+    bias = None if classifier.bias is None else classifier.bias.to(state.dtype)
     tokens, largest = [], []
     for part in state.split(_CHUNK):
-        bias = None if classifier.bias is None else classifier.bias.to(part.dtype)
-        logits = linear(part, classifier.weight.to(part.dtype), bias).float()
+        logits = linear(part, weight, bias).float()
         # exp(max - logsumexp): the largest probability without the other V - 1.
         best, likeliest = logits.max(1)
         tokens.append(likeliest)

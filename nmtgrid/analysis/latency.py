@@ -420,7 +420,8 @@ def _check_names(
     known: dict[tuple[str, Setting], tuple[float, str]] = {}
     folders: dict[str, str] = {}
     for result in results:
-        folder = folders.setdefault(result.system, result.model)
+        # An unknown folder (none) tells nothing about those of later results.
+        folder = folders[result.system] = folders.get(result.system) or result.model
         # One folder, if one path is the end of the other, or unknown.
         ends = zip(reversed(Path(folder).parts), reversed(Path(result.model).parts), strict=False)
         if not all(ours == theirs for ours, theirs in ends):

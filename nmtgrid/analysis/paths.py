@@ -82,7 +82,8 @@ class SystemPaths:
             return {"line": paths[0].line, **values}
         linked = [None if path.links is None else {t for _, t in path.links} for path in paths]
         aligned = _share(linked, written)
-        return values | {"unaligned_percent": None if aligned is None else 100.0 * (1.0 - aligned)}
+        unaligned = None if aligned is None else 1.0 - aligned
+        return values | {"unaligned_percent": percent(unaligned)}
 
 
 def _share(units: Sequence[Collection[int] | None], written: int) -> float | None:

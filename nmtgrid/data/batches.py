@@ -175,20 +175,18 @@ class Batch:
         target_lengths = cache_on_host(self.target_lengths[rows], targets)
         # Columns of nothing but padding would only cost time.
         width, height = max(sources), max(targets)
-        return Batch(
-            self.source[rows, :width],
-            source_lengths,
-            self.target_input[rows, :height],
-            self.target_output[rows, :height],
-            target_lengths,
-            self.indices[rows],
-            None if self.references is None else self.references[rows],
-            None if self.weights is None else self.weights[rows],
-            None if self.soft_targets is None else self.soft_targets[rows, :height],
-            None if self.shared is None else self.shared.of_rows(rows),
-            self.r_drop,
-            self.update,
-            self.fraction_done,
+        return dataclasses.replace(
+            self,
+            source=self.source[rows, :width],
+            source_lengths=source_lengths,
+            target_input=self.target_input[rows, :height],
+            target_output=self.target_output[rows, :height],
+            target_lengths=target_lengths,
+            indices=self.indices[rows],
+            references=None if self.references is None else self.references[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            soft_targets=None if self.soft_targets is None else self.soft_targets[rows, :height],
+            shared=None if self.shared is None else self.shared.of_rows(rows),
         )
 
 

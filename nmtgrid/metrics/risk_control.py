@@ -54,7 +54,7 @@ def fixed_sequence(
     for candidate in candidates:
         values = numpy.asarray(losses(candidate), dtype=float)
         mean = float(values.mean())
-        chance = p_value(mean, len(values), bound)
+        chance = hoeffding_bentkus(mean, len(values), bound)
         tested.append(Tested(candidate, mean, chance, chance <= 1 - confidence))
         if not tested[-1].passed:
             break
@@ -168,7 +168,7 @@ class Calibration(Generic[Candidate]):
         return values
 
 
-def p_value(mean_loss: float, count: int, bound: float) -> float:
+def hoeffding_bentkus(mean_loss: float, count: int, bound: float) -> float:
     """Return the Hoeffding-Bentkus p-value of "the expected loss is above `bound`".
 
     For the mean of `count` independent losses in [0, 1].

@@ -26,10 +26,10 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.input_feeding import Masks, run_input_feeding
 from nmtgrid.layers.recurrent.lstm import (
-    BidirectionalLSTM,
     CellWeights,
+    EncoderLSTM,
     LayerOutput,
-    Rows,
+    LiveRows,
     States,
     draw_uniform,
     run_lstm,
@@ -72,7 +72,7 @@ class BiLSTM(TranslationModel):
             self.source_embedding if config.tie == "all" else _embedding(config, target_vocab_size)
         )
         sizes = [config.embedded] + [encoded] * (config.encoder_depth - 1)
-        layers = (BidirectionalLSTM(size, config.size, config.both_ways) for size in sizes)
+        layers = (EncoderLSTM(size, config.size, config.both_ways) for size in sizes)
         self.encoder = nn.ModuleList(layers)
         self.encoder_outputs = nn.ModuleList(LayerOutput(config.dropout) for _ in sizes)
         fed = classified if config.input_feeding else 0
@@ -182,7 +182,7 @@ class BiLSTM(TranslationModel):
         order = lengths.argsort(descending=True, stable=True)
         inverse = order.argsort()
         lengths = cache_on_host(lengths[order], sorted(host_values(lengths), reverse=True))
-        rows = Rows.of_lengths(lengths)
+        rows = LiveRows.of_lengths(lengths)
         states = self.source_embedding(source[order, : len(rows.counts)].t())
         last_states = []
         for layer, output in zip(self.encoder, self.encoder_outputs, strict=True):
@@ -231,7 +231,7 @@ class BiLSTM(TranslationModel):
     def _parallel(
         self, inputs: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, start: States
     ) -> tuple[Tensor, Tensor]:
-        config, rows = self.config, Rows.full(*inputs.shape[:2])
+        config, rows = self.config, LiveRows.full(*inputs.shape[:2])
         states = inputs
         for n, cell in enumerate(self.decoder):
             assert isinstance(cell, nn.LSTMCell)

@@ -32,7 +32,14 @@ from nmtgrid.layers.convolution import PhraseConvolution, Resample, ReverseConvo
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
+from nmtgrid.layers.recurrent.lstm import (
+    LayerOutput,
+    LiveRows,
+    cell_forward,
+    run_lstm,
+    run_rnn,
+    squash,
+)
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.models.api import (
     PredictionSites,
@@ -140,7 +147,7 @@ class ConvRNN(TranslationModel):
         inputs = read_words + history + self._distance(predicted[:, None] - positions)
         inputs = inputs.transpose(0, 1).contiguous()  # the recurrence reads time first
         if self.config.cell == "lstm":
-            states = run_lstm(inputs, self.recurrent, Rows.full(*inputs.shape[:2]))[0]
+            states = run_lstm(inputs, self.recurrent, LiveRows.full(*inputs.shape[:2]))[0]
         else:
             states = run_rnn(inputs, self.recurrent)
         states = self.decoder_output(states)

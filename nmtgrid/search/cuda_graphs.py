@@ -150,7 +150,7 @@ class Graphs:
         """`record` makes a replay of a step, and may run it several times."""
         self._record = record
         self._slots: dict[Any, _Slot] = {}
-        self.position: StaticPosition | None = None
+        self._position: StaticPosition | None = None
 
     @staticmethod
     def pad_source(source: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class Graphs:
         # A beam begins with one row per sentence; its groups are complete from the second step on.
         if len(rows.tokens) != len(groups.numbers) * width:
             return None
-        position = self.position = self.position or StaticPosition(rows.tokens.device)
+        position = self._position = self._position or StaticPosition(rows.tokens.device)
 
         def to_static(index: Tensor) -> tuple[Any, ...] | None:
             static = tuple(state.to_static(position, index, width) for state in states)

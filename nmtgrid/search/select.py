@@ -97,7 +97,7 @@ def _topk_by_keys(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest of each row of `values` [R, N] and its index, the lowest among equals."""
     count = values.shape[1]
-    if values.device.type != "cpu" or count < 4 * _CHUNK or values.numel() < _SMALL:
+    if not is_on_cpu(values) or count < 4 * _CHUNK or values.numel() < _SMALL:
         return values.max(1)
     # On a CPU finding the largest value is many times faster without its index, so the chunk is
     # found first. `benchmarks/decoding_speed.py` times greedy search, which selects tokens here.

@@ -53,6 +53,8 @@ class System:
 
 
 class Models:
+    """The loaded models by name, and the systems built from them on request."""
+
     def __init__(
         self,
         folders: Mapping[str, Path],

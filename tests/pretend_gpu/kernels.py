@@ -12,14 +12,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import nmtgrid.layers.attention
 from nmtgrid.layers.kernels import (
-    dropout,
     dropout_triton,
     grid_conv,
     grid_conv_triton,
     linear,
     relu_triton,
-    scaled_sum,
     scaled_sum_triton,
+    triton_support,
 )
 from nmtgrid.layers.kernels.grid_conv import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
@@ -30,15 +29,14 @@ from tests.pretend_gpu.device import Device, PretendTensor, in_fp32, on_gpu, run
 def install() -> None:
     """Replace the functions with the stand-ins; this cannot be undone."""
     nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
-    for module in (dropout, grid_conv, linear, scaled_sum):
-        module.has_triton = lambda: True  # type: ignore[attr-defined]
+    triton_support.has_triton = lambda: True  # type: ignore[assignment]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient
     grid_conv_triton.convolve_step = _convolve_step
     dropout_triton._launch = _launch_residual
     scaled_sum_triton.scaled_sum = _scaled_sum
     relu_triton.rectifier_backward = _rectifier_backward
-    lstm.BidirectionalLSTM._library = _lstm  # type: ignore[method-assign, assignment]
+    lstm.EncoderLSTM._library = _lstm  # type: ignore[method-assign, assignment]
 
 
 class _Attention(torch.autograd.Function):
@@ -193,7 +191,7 @@ def _lstm(module: Any, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor,
     assert isinstance(inputs, PretendTensor)
     plain_lengths = lengths if not on_gpu(lengths) else lengths.cpu()
     x = inputs.to(module.lstm.all_weights[0][0])
-    rows = lstm.Rows.of_lengths(plain_lengths)
+    rows = lstm.LiveRows.of_lengths(plain_lengths)
     counts, Device.counts = Device.counts, type(Device.counts)()
     with torch.autocast("cuda", enabled=False):
         directions = []

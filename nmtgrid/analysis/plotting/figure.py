@@ -276,7 +276,7 @@ def _wrapped_title(figure: Figure, title: str) -> str:
     return wrapped(full_title(title), int(figure.get_figwidth() * 72 / (0.72 * 10.5)))
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
+def add_legend(figure: Figure, handles: Sequence[Artist], title: str) -> None:
     """Write a legend above all diagrams, in as many columns as have room, with the page's title."""
     if not handles:
         set_title(figure, title)

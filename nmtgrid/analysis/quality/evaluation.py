@@ -458,10 +458,10 @@ def read_evaluation(
 def evaluate_split(
     systems: Sequence[str],
     data: Path,
-    split: str = "test",
-    tokenize: str | None = None,
-    lowercase: bool = False,
-    corpus: str | None = None,
+    split: str,
+    tokenize: str | None,
+    lowercase: bool,
+    corpus: str | None,
 ) -> Evaluation:
     """Return the evaluation of systems, as NAME=FILE, on a split of the dataset in `data`.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.linear import apply
-from nmtgrid.layers.kernels.triton_support import has_triton
+from nmtgrid.layers.kernels.triton_support import uses_triton
 
 LEVELS = 256
 
@@ -74,8 +74,7 @@ def residual_branches(
 
 
 def _has_kernel(h: Tensor) -> bool:
-    is_on_gpu = h.device.type == "cuda" and h.dtype != torch.float64
-    return is_on_gpu and not torch.compiler.is_compiling() and has_triton()
+    return not torch.compiler.is_compiling() and uses_triton(h)
 
 
 def kept_share(rate: float) -> float:

@@ -21,7 +21,7 @@ from torch.nn.grad import conv2d_weight
 
 from nmtgrid.layers.kernels.layout import GridLayout, Run, collect_cells, scatter_cells
 from nmtgrid.layers.kernels.linear import apply
-from nmtgrid.layers.kernels.triton_support import has_triton
+from nmtgrid.layers.kernels.triton_support import uses_triton
 
 PIECE_CELLS = 2048
 """Number of cells of the tall image processed at a time, so that they stay in a core's cache."""
@@ -212,7 +212,7 @@ def grid_convolution(
     form: type[torch.autograd.Function]
     if x.device.type == "cpu":
         form = CpuGridConvolution
-    elif x.device.type == "cuda" and x.dtype != torch.float64 and has_triton():
+    elif uses_triton(x):
         # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.grid_conv_triton import TritonGridConvolution
 
@@ -245,7 +245,7 @@ def grid_convolution_step(
     """
     columns, source_size = prepared.shape[3], window.shape[2]
     left = columns - 1 if source_causal else columns // 2
-    if window.device.type == "cuda" and window.dtype != torch.float64 and has_triton():
+    if uses_triton(window):
         # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.grid_conv_triton import convolve_step
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.base.devices import is_intel
-from nmtgrid.layers.kernels.triton_support import has_triton
+from nmtgrid.layers.kernels.triton_support import uses_triton
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
@@ -303,7 +303,7 @@ class LinearReLU(torch.autograd.Function):
 
 def _rectifier_backward(gradient: Tensor, rectified: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the ReLU's input [M, N] and of the bias [N] added before it."""
-    if gradient.device.type == "cuda" and gradient.dtype != torch.float64 and has_triton():
+    if uses_triton(gradient):
         # Imported here: CPU builds of torch come without Triton.
         from nmtgrid.layers.kernels.relu_triton import rectifier_backward
 

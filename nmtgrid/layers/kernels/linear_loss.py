@@ -41,7 +41,7 @@ DEVICE_LOGITS = 2**26
 """Logits per chunk: on a CPU few enough for its caches, elsewhere enough to fill the device."""
 
 
-Rows = slice | Tensor
+ChunkIndex = slice | Tensor
 """The indices of the features in a chunk."""
 
 
@@ -57,7 +57,7 @@ class Teacher:
     bias: Tensor | None
     share: float
 
-    def divergence(self, rows: Rows, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    def divergence(self, rows: ChunkIndex, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """Return KL(q || p) [m] of predictions log p [m, V], and the teacher's q [m, V]."""
         part, dtype = self.features[rows], working_dtype(self.features)
         bias = None if self.bias is None else self.bias.to(dtype)
@@ -181,7 +181,7 @@ def linear_divergence(
     row, _ = ragged_positions(widths, len(features))
     last, ends = widths.cumsum(0) - 1, list(itertools.accumulate(host_values(widths)))
 
-    def log_probs(rows: Rows) -> Tensor:
+    def log_probs(rows: ChunkIndex) -> Tensor:
         return product(features[rows].to(dtype), matrix, bias).to(total).log_softmax(1)
 
     with torch.autocast(features.device.type, enabled=False):
@@ -218,8 +218,8 @@ def _pairs(count: int, chunk: int, device: torch.device) -> Iterator[Tensor]:
 
 
 def _chunks(
-    features: Tensor, matrix: Tensor, bias: Tensor | None, chunks: Iterable[Rows]
-) -> Iterator[tuple[Rows, Tensor, Tensor]]:
+    features: Tensor, matrix: Tensor, bias: Tensor | None, chunks: Iterable[ChunkIndex]
+) -> Iterator[tuple[ChunkIndex, Tensor, Tensor]]:
     total = torch.promote_types(matrix.dtype, torch.float32)
     for rows in chunks:
         part = features[rows].to(matrix.dtype)
@@ -270,7 +270,7 @@ class _ChunkedLoss:
         bias = None if bias is None else bias.to(self.dtype)
         sums = features.new_zeros(5, dtype=total).unbind()
         uniform, likelihood, against, divergence, distilled = sums
-        chunks: Iterable[Rows] = _slices(len(features), self.chunk)
+        chunks: Iterable[ChunkIndex] = _slices(len(features), self.chunk)
         if self.r_drop is not None:
             chunks = _pairs(len(features), self.chunk, features.device)
         for rows, part, logits in _chunks(features, matrix, bias, chunks):
@@ -319,7 +319,7 @@ class _ChunkedLoss:
         return pull if slope is None else slope.add_(pull)
 
     def _soft_loss(
-        self, rows: Rows, errors: Tensor | None, logits: Tensor, normaliser: Tensor
+        self, rows: ChunkIndex, errors: Tensor | None, logits: Tensor, normaliser: Tensor
     ) -> Tensor:
         """Return the unsmoothed part of the loss [m], and turn `errors` into its gradient.
 
@@ -340,7 +340,7 @@ class _ChunkedLoss:
         return (normaliser - mean) * (1.0 - self.smoothing) + negative_entropy
 
     def _add_gradients(
-        self, rows: Rows, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
+        self, rows: ChunkIndex, part: Tensor, share: Tensor, errors: Tensor, matrix: Tensor
     ) -> None:
         # The weights scale [m, D] tensors here, not the errors [m, V].
         narrow = errors.to(part.dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.linear import apply
-from nmtgrid.layers.kernels.triton_support import has_triton
+from nmtgrid.layers.kernels.triton_support import uses_triton
 
 
 def scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
@@ -22,7 +22,7 @@ class _ScaledSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scale: float, *terms: Tensor) -> Tensor:
         ctx.scale, ctx.count = scale, len(terms)
-        if terms[0].device.type == "cuda" and terms[0].dtype != torch.float64 and has_triton():
+        if uses_triton(terms[0]):
             # Imported here: CPU builds of torch come without Triton.
             from nmtgrid.layers.kernels import scaled_sum_triton
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch import Tensor
 
 from nmtgrid.base import console
 from nmtgrid.base.devices import is_out_of_memory
+
+
+def uses_triton(x: Tensor) -> bool:
+    """Return whether the Triton kernels apply to `x`: on a GPU, and not float64."""
+    return x.device.type == "cuda" and x.dtype != torch.float64 and has_triton()
 
 
 @functools.cache

@@ -29,18 +29,18 @@ from nmtgrid.layers.kernels.linear import apply, linear, product, working_dtype
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class LiveRows:
     """The rows that are live at each position: the first `counts[t]` rows, sorted by length."""
 
     counts: tuple[int, ...]
 
     @classmethod
-    def full(cls, positions: int, rows: int) -> Rows:
+    def full(cls, positions: int, rows: int) -> LiveRows:
         """Return `rows` live rows at every position."""
         return cls((rows,) * positions)
 
     @classmethod
-    def of_lengths(cls, lengths: Tensor) -> Rows:
+    def of_lengths(cls, lengths: Tensor) -> LiveRows:
         """Return the live rows for non-increasing lengths [B]."""
         values = host_values(lengths)
         counts = (sum(length > position for length in values) for position in range(values[0]))
@@ -161,7 +161,7 @@ class LayerTrace:
 def run_lstm(
     inputs: Tensor,
     weight: Tensor,
-    rows: Rows,
+    rows: LiveRows,
     start: tuple[Tensor, Tensor] | None = None,
     *,
     reverse: bool = False,
@@ -195,7 +195,7 @@ class _Sequence(torch.autograd.Function):
         weight: Tensor,
         hidden: Tensor,
         cell: Tensor,
-        rows: Rows,
+        rows: LiveRows,
         reverse: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         length, count, size = *inputs.shape[:2], weight.shape[1]
@@ -265,7 +265,7 @@ def over_positions(of_result: Tensor, inputs: Tensor) -> Tensor:
     return product(of_result.flatten(0, 1).t(), inputs.flatten(0, 1).t())
 
 
-class BidirectionalLSTM(nn.Module):
+class EncoderLSTM(nn.Module):
     """One layer that reads sentences in both directions: states [L, B, 2 D], inputs [L, B, D'].
 
     Without `both_ways` it reads only forwards, and all states have D features.
@@ -276,7 +276,9 @@ class BidirectionalLSTM(nn.Module):
         self.size = size
         self.lstm = nn.LSTM(input_size, size, bidirectional=both_ways)
 
-    def forward(self, inputs: Tensor, lengths: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, inputs: Tensor, lengths: Tensor, rows: LiveRows
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return states [L, B, 2 D] (zero on padding) and last states [B, 2 D], longest first.
 
         lengths [B] are non-increasing; the last states of both directions are concatenated.

@@ -196,7 +196,7 @@ class EncoderBlock(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cells:
+class NewestTokens:
     """The M of the newest Q tokens of R rows that are computed: `indices` into R Q (None: all).
 
     `mask` [R or 1, 1, Q, t] hides later tokens and those that rows have not kept.
@@ -304,7 +304,7 @@ class DecoderBlock(nn.Module):
         features: Tensor,
         cache: DraftKVCache,
         memory: SourceCache,
-        cells: Cells,
+        cells: NewestTokens,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """Return the next states [M, D] of some of each row's newest Q tokens, without gradient.

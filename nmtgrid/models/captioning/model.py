@@ -21,7 +21,7 @@ from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import (
     CellWeights,
     LayerOutput,
-    Rows,
+    LiveRows,
     States,
     draw_uniform,
     run_lstm,
@@ -134,7 +134,7 @@ class CaptionLSTM(CaptionModel):
             # The picture is a word before `<s>`; its own output is dropped below.
             states = torch.cat([picture[None].to(states.dtype), states])
         starts = None if is_input else self._states(picture)
-        rows = Rows.full(*states.shape[:2])
+        rows = LiveRows.full(*states.shape[:2])
         for n, cell in enumerate(self.cells):
             assert isinstance(cell, nn.LSTMCell)
             if n:

@@ -26,7 +26,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import Projection, linear, working_dtype
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache, without_lead
-from nmtgrid.layers.transformer.blocks import Cells, DecoderBlock
+from nmtgrid.layers.transformer.blocks import DecoderBlock, NewestTokens
 from nmtgrid.layers.transformer.early_exit import LazySourceCache
 from nmtgrid.layers.transformer.kv_cache import COLUMNS, DraftKVCache
 from nmtgrid.models.api import (
@@ -427,10 +427,10 @@ class TransformerDrafts:
         if len(cells) < len(features):
             indices = cells
             features = features.index_select(0, indices)
-        places = Cells(rows, indices, self.cache.mask_of(count))
+        newest = NewestTokens(rows, indices, self.cache.mask_of(count))
         weights: list[Tensor] | None = [] if self.is_aligned else None
         for block in self.blocks[self.exit :]:
-            features = block.step_several(features, self.cache, self.memory, places, weights)
+            features = block.step_several(features, self.cache, self.memory, newest, weights)
         logits = self.model.classify(self.model.normed(features, len(self.blocks)))
         return logits, None if weights is None else self._alignment(weights)
 

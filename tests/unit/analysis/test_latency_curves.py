@@ -288,6 +288,18 @@ def test_two_models_with_one_name_are_not_joined(
         assert len(latency_section(results).values["settings"]) == 2
 
 
+def test_a_result_without_a_folder_does_not_hide_two_models(tmp_path: Path) -> None:
+    results = []
+    for number, model in enumerate(("", "a/m", "b/m")):
+        path = tmp_path / f"{number}.json"
+        systems = [{"name": "m", "model": model}]
+        path.write_text(json.dumps({"settings": [ROWS[number]], "systems": systems}))
+        results += read_online_results(path)[0]
+    assert len(latency_section(results[:2]).values["settings"]) == 2
+    with pytest.raises(ConfigError, match="called `m`: a/m and b/m"):
+        latency_section(results)
+
+
 def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", ROWS[:2]), write(tmp_path / "b", ROWS[:2])
     results = read_online_results(first)[0] + read_online_results(second, "other")[0]

@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nmtgrid.layers.recurrent.input_feeding import run_input_feeding
 from nmtgrid.layers.recurrent.lstm import (
-    BidirectionalLSTM,
     CellWeights,
-    Rows,
+    EncoderLSTM,
+    LiveRows,
     run_lstm,
     run_rnn,
     squash,
@@ -22,7 +22,7 @@ from nmtgrid.training.trained_model import disable_flattening
 
 Array = NDArray[Any]
 LENGTHS = (5, 3, 3, 1)
-ROWS = Rows((4, 3, 3, 1, 1))
+ROWS = LiveRows((4, 3, 3, 1, 1))
 
 
 def drawn(*shape: int, gradient: bool = True) -> Tensor:
@@ -72,7 +72,7 @@ def test_gradients_of_ragged_rows(reverse: bool) -> None:
         return run_lstm(inputs, weight, ROWS, reverse=reverse)
 
     def run_from(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        return run_lstm(inputs, weight, Rows.full(3, 2), (h, c), reverse=reverse)
+        return run_lstm(inputs, weight, LiveRows.full(3, 2), (h, c), reverse=reverse)
 
     assert torch.autograd.gradcheck(run, (drawn(5, 4, 8), drawn(8, 2)))
     start = drawn(2, 2), drawn(2, 2)
@@ -81,7 +81,7 @@ def test_gradients_of_ragged_rows(reverse: bool) -> None:
 
 def test_both_directions_are_the_library_layer() -> None:
     torch.manual_seed(4)
-    layer = BidirectionalLSTM(3, 2).double()
+    layer = EncoderLSTM(3, 2).double()
     inputs, lengths = drawn(5, 4, 3), torch.tensor(LENGTHS)
     weights = [drawn(*shape, gradient=False) for shape in ((5, 4, 4), (4, 4), (4, 4))]
 
@@ -139,7 +139,7 @@ def test_gradients_of_the_feeding_loop(layers: int, masked: bool) -> None:
 def test_bf16_keeps_close_to_fp32() -> None:
     """Rounding the factors of every product to eight bits moves a state by a per cent or so."""
     torch.manual_seed(7)
-    layer = BidirectionalLSTM(16, 16)
+    layer = EncoderLSTM(16, 16)
     inputs, lengths = torch.randn(5, 4, 16), torch.tensor(LENGTHS)
     exact = layer(inputs, lengths, ROWS)[0]
     with torch.autocast("cpu", torch.bfloat16):
@@ -153,7 +153,7 @@ def test_bf16_keeps_close_to_fp32() -> None:
 def test_the_library_keeps_fp32_under_autocast() -> None:
     """On a GPU the library's own rule is fp16, whose range sums over many tokens leave."""
     torch.manual_seed(7)
-    layer = BidirectionalLSTM(16, 16)
+    layer = EncoderLSTM(16, 16)
     inputs, lengths = torch.randn(5, 4, 16).bfloat16(), torch.tensor(LENGTHS)
     exact = layer(inputs.float(), lengths, ROWS)
     with torch.autocast("cpu", torch.float16):
@@ -166,7 +166,7 @@ def test_the_library_keeps_fp32_under_autocast() -> None:
 def test_the_library_takes_bf16_where_it_is_asked_for(both_ways: bool) -> None:
     """Results in fp32, gradients of the weights too."""
     torch.manual_seed(7)
-    layer = BidirectionalLSTM(16, 16, both_ways)
+    layer = EncoderLSTM(16, 16, both_ways)
     inputs, lengths = torch.randn(5, 4, 16), torch.tensor(LENGTHS)
     gradients, results = [], []
     for is_low in (False, True):
@@ -184,7 +184,7 @@ def test_the_library_takes_bf16_where_it_is_asked_for(both_ways: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_library_on_a_gpu(dtype: torch.dtype) -> None:
     torch.manual_seed(7)
-    layer = BidirectionalLSTM(16, 16)
+    layer = EncoderLSTM(16, 16)
     inputs, lengths = torch.randn(5, 4, 16).to(dtype).float(), torch.tensor(LENGTHS)
     exact = layer(inputs, lengths, ROWS)
     layer = layer.cuda()
@@ -201,8 +201,8 @@ def test_squash_is_tanh() -> None:
     x = torch.linspace(-12, 12, 101)
     squash(x, squashed := torch.empty_like(x))
     torch.testing.assert_close(squashed, x.tanh(), atol=3e-7, rtol=0)
-    assert Rows.of_lengths(torch.tensor(LENGTHS)) == ROWS
-    assert Rows.full(2, 3).counts == (3, 3)
+    assert LiveRows.of_lengths(torch.tensor(LENGTHS)) == ROWS
+    assert LiveRows.full(2, 3).counts == (3, 3)
 
 
 def test_a_step_is_that_of_the_library_cells() -> None:

@@ -20,8 +20,8 @@ from nmtgrid.metrics.risk_control import (
     edit_distance,
     fixed_sequence,
     halves,
+    hoeffding_bentkus,
     least_count,
-    p_value,
 )
 
 
@@ -44,8 +44,8 @@ def test_p_values() -> None:
         bentkus = math.e * float(at_most(total, count, Fraction(str(bound))))
         power = (bound / mean) ** mean if mean else 1.0
         hoeffding = (power * ((1 - bound) / (1 - mean)) ** (1 - mean)) ** count
-        assert p_value(mean, count, bound) == pytest.approx(min(1.0, bentkus, hoeffding))
-    assert p_value(0.2, 1000, 0.1) == 1.0
+        assert hoeffding_bentkus(mean, count, bound) == pytest.approx(min(1.0, bentkus, hoeffding))
+    assert hoeffding_bentkus(0.2, 1000, 0.1) == 1.0
     # A mean loss at the bound passes at most as often as the confidence says.
     draw = numpy.random.default_rng(5)
     for bound, count in ((0.1, 100), (0.3, 40)):
@@ -54,16 +54,22 @@ def test_p_values() -> None:
         others = draw.beta(2 * bound, 2 * (1 - bound), (2_000, count)).mean(1)
         for means in (coins, others):
             for level in (0.05, 0.2):
-                passed = numpy.mean([p_value(float(mean), count, bound) <= level for mean in means])
+                passed = numpy.mean(
+                    [hoeffding_bentkus(float(mean), count, bound) <= level for mean in means]
+                )
                 assert passed <= level + 3 * math.sqrt(level * (1 - level) / len(means))
 
 
 def test_least_counts_of_sentences() -> None:
     for allowed, confidence, needed in ((0.005, 0.95, 598), (0.5, 0.9, 4)):
         assert least_count(allowed, confidence) == needed
-        assert p_value(0.0, needed, allowed) <= 1 - confidence < p_value(0.0, needed - 1, allowed)
+        assert (
+            hoeffding_bentkus(0.0, needed, allowed)
+            <= 1 - confidence
+            < hoeffding_bentkus(0.0, needed - 1, allowed)
+        )
     some = least_count(0.05, 0.95, 0.02)
-    assert some is not None and p_value(0.02, some, 0.05) <= 0.05
+    assert some is not None and hoeffding_bentkus(0.02, some, 0.05) <= 0.05
     assert least_count(0.05, 0.95, 0.05) is None
     Guarantee("bleu", 0.5, 0.95).check(598)
     with pytest.raises(ConfigError, match=r"598 are needed") as caught:
