@@ -390,9 +390,9 @@ def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
 
 
 def words_arrived(word_sizes: Sequence[int]) -> list[int]:
-    """Return [S + 2]: the words that have arrived once 0, 1, ..., S pieces and the end are read.
+    """Return [S + 2]: the words that have arrived once 0, 1, ..., S units and the end are read.
 
-    `word_sizes` has the number of pieces of each source word. A word without pieces arrives with
+    `word_sizes` has the number of units of each source word. A word without units arrives with
     the next one.
     """
     counts = [0]
@@ -407,38 +407,38 @@ def token_delays(reads: Sequence[int], source_size: int, target_size: int) -> li
 
 
 def word_delays(
-    delays: Sequence[int], word_sizes: Sequence[int], target_pieces: Sequence[str], joiner: str
+    delays: Sequence[int], word_sizes: Sequence[int], target_units: Sequence[str], joiner: str
 ) -> list[int]:
-    """Return the delay of each target word, in source words, from delays of pieces in pieces.
+    """Return the delay of each target word, in source words, from delays of units in source units.
 
-    `delays` has one for each target piece, and may have that of the end symbol too: a last piece
-    that needs a further one is final only then. The source's end symbol is read after its pieces;
-    greater delays count as the whole source. Raises ValueError unless each target piece has a
+    `delays` has one for each target unit, and may have that of the end symbol too: a last unit
+    that needs a further one is final only then. The source's end symbol is read after its units;
+    greater delays count as the whole source. Raises ValueError unless each target unit has a
     delay.
     """
     counts = words_arrived(word_sizes)
-    ends = word_ends(len(delays), target_pieces, joiner)
+    ends = word_ends(len(delays), target_units, joiner)
     return [counts[min(delays[end], len(counts) - 1)] for end in ends]
 
 
-def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int]:
+def word_ends(count: int, target_units: Sequence[str], joiner: str) -> list[int]:
     """Return the index, from 0, of the write out of `count` that makes each target word final.
 
-    There is a write for each piece, and perhaps that of the end symbol; see `word_delays`. Raises
+    There is a write for each unit, and perhaps that of the end symbol; see `word_delays`. Raises
     ValueError if there are more or fewer.
     """
-    if count - len(target_pieces) not in (0, 1):
-        raise ValueError(f"{count} delays for {len(target_pieces)} target pieces")
+    if count - len(target_units) not in (0, 1):
+        raise ValueError(f"{count} delays for {len(target_units)} target units")
     # SentencePiece marks without letters are not words: the text is empty.
-    if not any(joined_words(target_pieces, joiner)):
+    if not any(joined_words(target_units, joiner)):
         return []
-    numbers = word_numbers(target_pieces, joiner)
-    # The first piece of each word but the first.
+    numbers = word_numbers(target_units, joiner)
+    # The first unit of each word but the first.
     begins = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1]]
     if joiner == SPACE:
-        # The next piece, or the end symbol, shows that a word has ended.
+        # The next unit, or the end symbol, shows that a word has ended.
         return [*begins, count - 1]
-    goes_on = bool(joiner) and target_pieces[-1].endswith(joiner)
+    goes_on = bool(joiner) and target_units[-1].endswith(joiner)
     return [*(begin - 1 for begin in begins), count - 1 if goes_on else len(numbers) - 1]
 
 

@@ -75,14 +75,14 @@ class Sentence:
     reference: str
     raw_reference: str
     ends: Sequence[tuple[int, int]] = ()
-    """For a line that is too long for one piece: the end of each piece but the last in words, and
-    the number of words that had arrived when this end was known."""
-    piece: int = 0
+    """For a line that is too long for one segment: the end of each segment but the last in words,
+    and the number of words that had arrived when this end was known."""
+    segment: int = 0
     seen: int = 0
     """Units of the line, including its end symbol, that had arrived when the end was known."""
 
-    def pieces(self) -> list[Sentence]:
-        """Return the parts to translate separately: the sentence, or a long line's pieces."""
+    def segments(self) -> list[Sentence]:
+        """Return the parts to translate separately: the sentence, or a long line's segments."""
         if not self.ends:
             return [self]
         parts = []
@@ -95,7 +95,7 @@ class Sentence:
             parts.append(
                 dataclasses.replace(
                     self, words=self.words[start:end], sizes=self.sizes[start:end],
-                    units=self.units[units], source=self.source[units], ends=(), piece=number,
+                    units=self.units[units], source=self.source[units], ends=(), segment=number,
                     seen=counts[known] + is_last,
                 )
             )  # fmt: skip
@@ -137,7 +137,7 @@ def read_sentences(
             tokens = pipeline.source.moses.tokenize(source).split()
             words = [(token, pipeline.source.units([token])) for token in tokens]
         units = [unit for _, of_word in words for unit in of_word]
-        ends = _ends_of_pieces(words, OnlineSplitter(limits, pipeline.source.moses))
+        ends = _ends_of_segments(words, OnlineSplitter(limits, pipeline.source.moses))
         if ends:
             long_lines[line] = len(units)
         sentences.append(
@@ -158,7 +158,7 @@ def read_sentences(
     return sentences
 
 
-def _ends_of_pieces(
+def _ends_of_segments(
     words: list[tuple[str, list[str]]], splitter: OnlineSplitter
 ) -> list[tuple[int, int]]:
     """Return `ends` of a sentence with these words and their units; see `Sentence`."""
@@ -166,15 +166,15 @@ def _ends_of_pieces(
     units_left = sum(len(units) for _, units in words)
     for index, (word, units) in enumerate(words):
         units_left -= len(units)
-        if splitter.begins_piece(len(units)):
+        if splitter.begins_segment(len(units)):
             ends.append((index, index + 1))
-        # Words without units do not begin another piece.
+        # Words without units do not begin another segment.
         if splitter.add(word, len(units)) and units_left:
             ends.append((index + 1, index + 1))
     return ends
 
 
-def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]:
+def cut_path(path: Sequence[int], segments: Sequence[Sentence]) -> list[list[int]]:
     """Return the part of a line's path in each of its segments.
 
     A token belongs to the segment that contains the last unit read before it. Each segment except
@@ -182,9 +182,9 @@ def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]
     """
     parts: list[list[int]] = []
     before = 0
-    for piece in pieces:
-        size = len(piece.source)
-        is_last = piece is pieces[-1]
+    for segment in segments:
+        size = len(segment.source)
+        is_last = segment is segments[-1]
         part = [
             reads - before
             for reads in path
@@ -197,7 +197,7 @@ def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]
 
 _MOST_CELLS = 1 << 17
 """Maximum number of grid cells in a batch of the oracle, which classifies all of them."""
-_PIECES = 128
+_SEGMENTS = 128
 """Sentences whose prefixes are translated together, between updates of the progress bar."""
 
 
@@ -377,28 +377,28 @@ class OnlineDecoder:
         paths: dict[int, list[int]],
         on_progress: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
-        pieces_of = [sentence.pieces() for sentence in sentences]
-        pieces = [piece for parts in pieces_of for piece in parts]
+        segments_of = [sentence.segments() for sentence in sentences]
+        segments = [segment for parts in segments_of for segment in parts]
         policy = None
         if setting.policy != "oracle" and not setting.is_offline:
             policy = setting.make(self.finish_reading)
         if isinstance(policy, PrefixPolicy):
-            translations = self._retranslate(pieces, policy, setting, on_progress)
+            translations = self._retranslate(segments, policy, setting, on_progress)
         else:
             paths_of = {
-                (piece.line, piece.piece): path
-                for parts in pieces_of
-                if paths and any(piece.source for piece in parts)
-                for piece, path in zip(parts, cut_path(paths[parts[0].line], parts), strict=True)
+                (segment.line, segment.segment): path
+                for parts in segments_of
+                if paths and any(segment.source for segment in parts)
+                for segment, path in zip(parts, cut_path(paths[parts[0].line], parts), strict=True)
             }
-            translations = self._search(pieces, policy, paths_of, setting, on_progress)
+            translations = self._search(segments, policy, paths_of, setting, on_progress)
         # Empty sources are not decoded, but count as done.
         on_progress(setting, sum(not sentence.source for sentence in sentences), 0)
-        return [self._outcome(parts, translations) for parts in pieces_of]
+        return [self._outcome(parts, translations) for parts in segments_of]
 
     def _search(
         self,
-        pieces: Sequence[Sentence],
+        segments: Sequence[Sentence],
         policy: Agent | None,
         paths_of: Mapping[tuple[int, int], list[int]],
         setting: Setting,
@@ -411,9 +411,9 @@ class OnlineDecoder:
             # A stream does not know its source length, on which the length limit depends.
             hides_end = engine.hides_source_end(translator.models)
             agent = Bounded(policy, translator.plan, hides_end)
-        for group in self._batches(pieces):
+        for group in self._batches(segments):
             if paths_of:
-                along = [paths_of.get((piece.line, piece.piece), []) for piece in group]
+                along = [paths_of.get((segment.line, segment.segment), []) for segment in group]
                 lengths = torch.tensor([len(path) for path in along], device=translator.device)
                 paths = pad(along).to(translator.device)
                 agent = AlongPaths(paths, lengths, self.finish_reading)
@@ -423,44 +423,46 @@ class OnlineDecoder:
                     translator.models, batch.source, batch.source_lengths, translator.plan,
                     agent=agent, halt=translator.halt,
                 )  # fmt: skip
-            for piece, (best, *_) in zip(group, nbest_lists, strict=True):
+            for segment, (best, *_) in zip(group, nbest_lists, strict=True):
                 # Without an agent the whole source is read before the first write.
-                whole = [len(piece.source) + 1] * (len(best.tokens) + 1)
+                whole = [len(segment.source) + 1] * (len(best.tokens) + 1)
                 reads = whole if best.reads is None else best.reads
                 hypothesis = dataclasses.replace(best, reads=reads)
-                translations[piece.line, piece.piece] = PrefixTranslation(hypothesis)
+                translations[segment.line, segment.segment] = PrefixTranslation(hypothesis)
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
-            on_progress(setting, sum(not piece.piece for piece in group), tokens)
+            on_progress(setting, sum(not segment.segment for segment in group), tokens)
         return translations
 
     def _retranslate(
         self,
-        pieces: Sequence[Sentence],
+        segments: Sequence[Sentence],
         policy: PrefixPolicy,
         setting: Setting,
         on_progress: Callable[[Setting, int, int], None],
     ) -> dict[tuple[int, int], PrefixTranslation]:
-        """Return the translation of each piece by a policy that translates prefixes."""
+        """Return the translation of each segment by a policy that translates prefixes."""
         decoder = self._prefix_decoder(policy, self.translator.models)
         translations: dict[tuple[int, int], PrefixTranslation] = {}
-        for group in chunks((piece for piece in pieces if piece.source), _PIECES):
-            decoded = decoder.decode([piece.source for piece in group])
-            for piece, translation in zip(group, decoded, strict=True):
-                translations[piece.line, piece.piece] = translation
+        for group in chunks((segment for segment in segments if segment.source), _SEGMENTS):
+            decoded = decoder.decode([segment.source for segment in group])
+            for segment, translation in zip(group, decoded, strict=True):
+                translations[segment.line, segment.segment] = translation
             tokens = sum(len(each.hypothesis.tokens) + 1 for each in decoded)
-            on_progress(setting, sum(not piece.piece for piece in group), tokens)
+            on_progress(setting, sum(not segment.segment for segment in group), tokens)
         return translations
 
     def _outcome(
-        self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], PrefixTranslation]
+        self,
+        segments: Sequence[Sentence],
+        translations: Mapping[tuple[int, int], PrefixTranslation],
     ) -> Outcome:
-        """Return the outcome of a sentence, joined from the translations of its pieces."""
-        sizes = [len(piece.source) for piece in pieces]
+        """Return the outcome of a sentence, joined from the translations of its segments."""
+        sizes = [len(segment.source) for segment in segments]
         if not any(sizes):
             return EMPTY
-        parts = [translations[piece.line, piece.piece] for piece in pieces]
+        parts = [translations[segment.line, segment.segment] for segment in segments]
         hypotheses = [part.hypothesis for part in parts]
-        best = join(hypotheses, self.translator.plan, sizes, [piece.seen for piece in pieces])
+        best = join(hypotheses, self.translator.plan, sizes, [segment.seen for segment in segments])
         return outcome_of(best, self.translator.pipeline, erased=sum(part.erased for part in parts))
 
     def _batch(self, group: Sequence[Sentence]) -> Batch:

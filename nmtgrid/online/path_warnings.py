@@ -21,7 +21,7 @@ _MOST = 0.5
 
 
 def ends_at_limit(target_length: int, source_lengths: Iterable[int], plan: SearchPlan) -> bool:
-    """Return whether a line's translation has as many tokens as the plan allows for its pieces.
+    """Return whether a line's translation has as many tokens as the plan allows for its segments.
 
     Lengths exclude end symbols.
     """

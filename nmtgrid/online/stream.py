@@ -176,7 +176,7 @@ class TokenStream(WrittenTokens):
         self.is_finished = int(token) == END
         self.written_at.append(time.perf_counter())
         if self.is_finished:
-            self._states = []  # a line may have thousands of pieces
+            self._states = []  # a line may have thousands of segments
         else:
             self.tokens.append(int(token))
 
@@ -250,7 +250,7 @@ class WrittenToken:
 
 
 class Stream:
-    """A piece of a line being translated: takes words in units, returns tokenised target words.
+    """A segment of a line being translated: takes words in units, returns tokenised target words.
 
     A target word is returned once it is final: with its last unit, or with the next one if only
     that shows that the word has ended.
@@ -290,7 +290,7 @@ class Stream:
         return self._stream.written_at
 
     def written(self, index: int) -> WrittenToken:
-        """Return a written unit, the end symbol being the last one; its reads are the piece's.
+        """Return a written unit, the end symbol being the last one; its reads are the segment's.
 
         Its seconds are 0, because they are measured for the whole line.
         """
@@ -360,8 +360,8 @@ class StreamTranslator:
         """Return a new line. Raises ConfigError if a model cannot translate simultaneously."""
         return LineStream(self)
 
-    def begin_piece(self) -> Stream:
-        """Return a new piece of a line; raises as `begin` does."""
+    def begin_segment(self) -> Stream:
+        """Return a new segment of a line; raises as `begin` does."""
         if isinstance(self.agent, PrefixPolicy):
             decoder = PrefixDecoder(
                 self.models, self.plan, self.agent,
@@ -380,30 +380,30 @@ class LineStream:
     """A raw line being translated: one stream, or several in succession for a long line.
 
     Takes raw words and returns tokenised target words, as `Stream` does. A word with more units
-    than a piece may have counts as several words.
+    than a segment may have counts as several words.
     """
 
     def __init__(self, translator: StreamTranslator) -> None:
         self._translator = translator
         self._splitter = OnlineSplitter(translator.limits, translator.pipeline.source.moses)
-        self.pieces: list[Stream] = [translator.begin_piece()]
+        self.segments: list[Stream] = [translator.begin_segment()]
         self.latest_units: list[str] = []
         """The units of the latest word, including those that have not been fed yet."""
-        self._piece_has_ended = self._line_has_ended = False
+        self._segment_has_ended = self._line_has_ended = False
         self._arrived = 0
-        # Units that had arrived when the end of each piece was known.
+        # Units that had arrived when the end of each segment was known.
         self._seen: list[int] = []
-        # Computation time in seconds: so far, and at each write of each piece.
+        # Computation time in seconds: so far, and at each write of each segment.
         self._worked = 0.0
         self._seconds: list[list[float]] = []
-        # State of `new_tokens`: the last piece, its number of tokens returned, and their reads.
+        # State of `new_tokens`: the last segment, its number of tokens returned, and their reads.
         self._returned = (0, 0)
         self._latest = 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether all that was read is translated; a long line may continue with another piece."""
-        return self.pieces[-1].is_finished
+        """Whether all that was read is translated; a long line may go on with another segment."""
+        return self.segments[-1].is_finished
 
     def read(self, word: str) -> list[str]:
         """Take a raw word; return the target words that have become final.
@@ -438,10 +438,10 @@ class LineStream:
 
     def _take_times(self, began: float) -> None:
         """Record the time of words written since `began`; time between calls does not count."""
-        for index in range(max(0, len(self._seconds) - 1), len(self.pieces)):
+        for index in range(max(0, len(self._seconds) - 1), len(self.segments)):
             if index == len(self._seconds):
                 self._seconds.append([])
-            known, stamps = self._seconds[index], self.pieces[index].written_at
+            known, stamps = self._seconds[index], self.segments[index].written_at
             known += [self._worked + stamp - began for stamp in stamps[len(known) :]]
         self._worked += time.perf_counter() - began
 
@@ -450,16 +450,16 @@ class LineStream:
             words: list[str] = []
             size = len(units)
             self._arrived += size
-            if self._splitter.begins_piece(size) and not self._piece_has_ended:
-                words += self._end_piece()
+            if self._splitter.begins_segment(size) and not self._segment_has_ended:
+                words += self._end_segment()
             is_end = self._splitter.add(word, size)
-            if self._piece_has_ended and size:
-                self.pieces.append(self._translator.begin_piece())
-                self._piece_has_ended = False
-            for count, following in enumerate(self.pieces[-1].read(units), start=1):
+            if self._segment_has_ended and size:
+                self.segments.append(self._translator.begin_segment())
+                self._segment_has_ended = False
+            for count, following in enumerate(self.segments[-1].read(units), start=1):
                 words += following
                 if is_end and count == size:
-                    words += self._end_piece()
+                    words += self._end_segment()
                 yield words
                 words = []
             if not units:
@@ -469,29 +469,29 @@ class LineStream:
         """Take the line's end; return the rest of the translation, nothing without a source."""
         self._line_has_ended = True
         began = time.perf_counter()
-        words = [] if self._piece_has_ended else self._end_piece()
+        words = [] if self._segment_has_ended else self._end_segment()
         self._take_times(began)
         return words
 
-    def _end_piece(self) -> list[str]:
-        self._piece_has_ended = True
+    def _end_segment(self) -> list[str]:
+        self._segment_has_ended = True
         self._seen.append(self._arrived)
-        return self.pieces[-1].end()
+        return self.segments[-1].end()
 
     @property
     def source(self) -> list[str]:
         """Source units that have arrived."""
-        return [unit for piece in self.pieces for unit in piece.source]
+        return [unit for segment in self.segments for unit in segment.source]
 
     @property
     def target(self) -> list[str]:
         """Target units that have been written."""
-        return [unit for piece in self.pieces for unit in piece.target]
+        return [unit for segment in self.segments for unit in segment.target]
 
     @property
     def word_sizes(self) -> list[int]:
         """Number of units of each raw source word."""
-        return [size for piece in self.pieces for size in piece.word_sizes]
+        return [size for segment in self.segments for size in segment.word_sizes]
 
     @property
     def seconds(self) -> list[float]:
@@ -499,22 +499,22 @@ class LineStream:
 
         There are as many as reads of the line's hypothesis.
         """
-        inner = [second for piece in self._seconds[:-1] for second in piece[:-1]]
+        inner = [second for segment in self._seconds[:-1] for second in segment[:-1]]
         return [*inner, *(self._seconds[-1] if self._seconds else ())]
 
     def new_tokens(self) -> Iterator[WrittenToken]:
         """Yield what has been written since the last call, with the reads of the line.
 
-        The end symbol comes only with the line's end, because another piece may follow before.
+        The end symbol comes only with the line's end, because another segment may follow before.
         """
         index, count = self._returned
-        before = sum(len(piece.source) for piece in self.pieces[:index])
-        for number, piece in enumerate(self.pieces[index:], start=index):
-            is_last = self._line_has_ended and number + 1 == len(self.pieces)
-            stop = len(piece.written_at) - (piece.is_finished and not is_last)
+        before = sum(len(segment.source) for segment in self.segments[:index])
+        for number, segment in enumerate(self.segments[index:], start=index):
+            is_last = self._line_has_ended and number + 1 == len(self.segments)
+            stop = len(segment.written_at) - (segment.is_finished and not is_last)
             for position in range(count, stop):
-                token, size = piece.written(position), len(piece.source)
-                # As in `hypothesis`: the end of a piece was only known from the units after it.
+                token, size = segment.written(position), len(segment.source)
+                # As in `hypothesis`: the end of a segment was only known from the units after it.
                 reads = before + token.reads
                 if token.reads > size:
                     reads = self._arrived + 1 if is_last else self._seen[number]
@@ -528,7 +528,7 @@ class LineStream:
                     seconds=self._seconds[number][position],
                 )  # fmt: skip
             self._returned, count = (number, max(count, stop)), 0
-            before += len(piece.source)
+            before += len(segment.source)
 
     def token_delays(self) -> list[int]:
         """Return the number of source units read before each target unit was written."""
@@ -541,11 +541,11 @@ class LineStream:
 
     def hypothesis(self) -> Hypothesis:
         """Return the finished translation of the whole line as a search would."""
-        sizes = [len(piece.source) for piece in self.pieces]
-        # The last piece ends with the line's end symbol.
+        sizes = [len(segment.source) for segment in self.segments]
+        # The last segment ends with the line's end symbol.
         seen = [*self._seen[: len(sizes) - 1], self._arrived + 1]
-        pieces = [piece.hypothesis() for piece in self.pieces]
-        return join(pieces, self._translator.plan, sizes, seen)
+        segments = [segment.hypothesis() for segment in self.segments]
+        return join(segments, self._translator.plan, sizes, seen)
 
     def trace(self, line: int, text: str) -> Trace:
         """Return the record of a line that has ended; `text` is the translation in raw words."""
@@ -558,7 +558,7 @@ class LineStream:
 class LineText:
     """A raw line being translated, and its text, which only grows.
 
-    A word is shown once it is final. SentencePiece pieces that no tokeniser has touched are text as
+    A word is shown once it is final. SentencePiece units that no tokeniser has touched are text as
     they are: they are shown as soon as they are written, also in text without spaces.
     """
 

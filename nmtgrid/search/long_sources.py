@@ -2,7 +2,7 @@
 
 A model translates sources as long as those that it was trained on; of longer ones it silently
 omits text. Called by translate.py, and by simultaneous translation (`online/`), which decides
-where a piece ends without knowing what follows.
+where a segment ends without knowing what follows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from nmtgrid.text.sentences import ends_sentence, sentence_ends, sentences_of_wo
 LongLines = Literal["split", "cut"]
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "：", "。", "！", "？"])
 # For models whose training lengths are unknown: sentences of most corpora are shorter.
-_WHOLE, _PIECE = 128, 256
+_WHOLE, _SEGMENT = 128, 256
 
 _LARGEST_ALIGNMENT = 1 << 22
-"""Maximum number of cells of an alignment that is joined from pieces; larger ones are omitted."""
+"""Maximum number of cells of an alignment that is joined from segments; larger ones are omitted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +38,11 @@ class SourceLimits:
     """Limits on the length of sources, in units.
 
     A line of up to `whole` units is translated whole, a longer one sentence by sentence, and no
-    piece has more than `piece` units. `trained` is the longest training source, if it is known.
+    segment has more than `segment` units. `trained` is the longest training source, if it is known.
     """
 
     whole: int = _WHOLE
-    piece: int = _PIECE
+    segment: int = _SEGMENT
     trained: int | None = None
 
     @classmethod
@@ -50,7 +50,7 @@ class SourceLimits:
         """Return the limits for an ensemble of models; a `chosen` number replaces both.
 
         By default 99 % of the training sources have at most `whole` units, and the longest one
-        has `piece`.
+        has `segment`.
         """
         known = [lengths.source for lengths in models if lengths is not None]
         trained = min((lengths.longest for lengths in known), default=None)
@@ -62,12 +62,12 @@ class SourceLimits:
         return cls(max(1, whole), max(1, trained), trained)
 
     def parts(self, word: str, side: Side) -> list[tuple[str, list[str]]]:
-        """Return a raw word with its units, or its parts with theirs if too long for a piece."""
+        """Return a raw word with its units, or its parts with theirs if too long for a segment."""
         units = side.tokens(word)
-        if len(units) <= self.piece:
+        if len(units) <= self.segment:
             return [(word, units)]
         # Except for some marks, no character becomes several units.
-        parts = (word[n : n + self.piece] for n in range(0, len(word), self.piece))
+        parts = (word[n : n + self.segment] for n in range(0, len(word), self.segment))
         return [(part, side.tokens(part)) for part in parts]
 
 
@@ -87,10 +87,10 @@ def units_to_split(line: str, limits: SourceLimits, side: Side) -> list[str]:
 def split(
     units: Sequence[str], limits: SourceLimits, moses: Moses, mark: str = JOINER
 ) -> list[int]:
-    """Return the ends of the pieces of a line of `units`; the last is the end of the line.
+    """Return the ends of the segments of a line of `units`; the last is the end of the line.
 
     A line that is too long is split at the end of every sentence, and a sentence that is too long
-    for one piece is split by `cut`. The `mark` of the units shows where words end.
+    for one segment is split by `cut`. The `mark` of the units shows where words end.
     """
     if len(units) <= limits.whole:
         return [len(units)]
@@ -102,22 +102,22 @@ def split(
     start = 0
     for sentence_end in sentence_ends(words, moses):
         end = ends_of_words[sentence_end]
-        ends += [start + inner for inner in cut(units[start:end], limits.piece, mark)]
+        ends += [start + inner for inner in cut(units[start:end], limits.segment, mark)]
         start = end
     return ends
 
 
 def cut(units: Sequence[str], longest: int, mark: str = JOINER) -> list[int]:
-    """Return the ends of pieces of a sentence, none longer than `longest`; the last is its end.
+    """Return the ends of segments of a sentence, none longer than `longest`; the last is its end.
 
-    A piece ends after the last comma or similar mark in its second half, otherwise between words,
+    A segment ends after the last comma or similar mark in its second half, otherwise between words,
     otherwise (in an endless word) at `longest` units.
     """
     ends: list[int] = []
     start = 0
     numbers = word_numbers(units, mark)
     while len(units) - start > longest:
-        # Candidates are lengths of the piece, the longest first.
+        # Candidates are lengths of the segment, the longest first.
         lengths = range(longest, max(1, longest // 2) - 1, -1)
         breaks = [n for n in lengths if units[start + n - 1] in _CLAUSE_ENDS]
         breaks = breaks or [n for n in lengths if numbers[start + n - 1] != numbers[start + n]]
@@ -127,55 +127,55 @@ def cut(units: Sequence[str], longest: int, mark: str = JOINER) -> list[int]:
 
 
 class OnlineSplitter:
-    """Decides where the pieces of a line end while its words arrive, one by one.
+    """Decides where the segments of a line end while its words arrive, one by one.
 
-    The length of the line is not known: it is one piece until it has more than `whole` units, and
-    from then on each sentence is a piece.
+    The length of the line is not known: it is one segment until it has more than `whole` units, and
+    from then on each sentence is a segment.
     """
 
     def __init__(self, limits: SourceLimits, moses: Moses) -> None:
         self._limits, self._moses = limits, moses
-        self._line = self._piece = 0
+        self._line = self._segment = 0
 
-    def begins_piece(self, size: int) -> bool:
-        """Return whether a word of `size` units does not fit the piece, which is not empty."""
-        return bool(size and self._piece and self._piece + size > self._limits.piece)
+    def begins_segment(self, size: int) -> bool:
+        """Return whether a word of `size` units does not fit the segment, which is not empty."""
+        return bool(size and self._segment and self._segment + size > self._limits.segment)
 
     def add(self, word: str, size: int) -> bool:
-        """Add a word of `size` units; return whether the piece ends with it."""
-        if self.begins_piece(size):
-            self._piece = 0
+        """Add a word of `size` units; return whether the segment ends with it."""
+        if self.begins_segment(size):
+            self._segment = 0
         self._line += size
-        self._piece += size
+        self._segment += size
         is_long = self._line > self._limits.whole
-        is_end = is_long and self._piece > 0 and ends_sentence(word, self._moses)
+        is_end = is_long and self._segment > 0 and ends_sentence(word, self._moses)
         if is_end:
-            self._piece = 0
+            self._segment = 0
         return is_end
 
 
 def join(
-    pieces: Sequence[Hypothesis],
+    segments: Sequence[Hypothesis],
     plan: SearchPlan,
     sizes: Sequence[int] = (),
     seen: Sequence[int] = (),
 ) -> Hypothesis:
-    """Return the concatenation of the translations of a source's pieces.
+    """Return the concatenation of the translations of a source's segments.
 
-    For translations with reads, `sizes` are the numbers of units of the pieces, and `seen` the
-    numbers of units of the line that had arrived when it was known that a piece ends: including the
-    next word if the piece was full, and the end symbol at the line's end.
+    For translations with reads, `sizes` are the numbers of units of the segments, and `seen` the
+    numbers of units of the line that had arrived when it was known that a segment ends: including
+    the next word if the segment was full, and the end symbol at the line's end.
     The log-probability of an inner end symbol is added to the token before it (or after it, if
     there is none), so that the sum is unchanged; alignments are block-diagonal, and an inner source
     end symbol's share goes to the last one. The score is eq. (2.28) of the whole plus the coverage
-    penalties of the pieces; `passes` are those of all pieces.
+    penalties of the segments; `passes` are those of all segments.
     """
-    if len(pieces) == 1:
-        return pieces[0]
+    if len(segments) == 1:
+        return segments[0]
     values: list[float] = []
     carried = 0.0
-    for piece in pieces[:-1]:
-        *inner, end = piece.log_probabilities
+    for segment in segments[:-1]:
+        *inner, end = segment.log_probabilities
         if inner:
             values += [inner[0] + carried, *inner[1:]]
             carried = 0.0
@@ -183,29 +183,30 @@ def join(
             values[-1] += end
         else:
             carried += end
-    first, *rest = pieces[-1].log_probabilities
+    first, *rest = segments[-1].log_probabilities
     values += [first + carried, *rest]
-    tokens = [token for piece in pieces for token in piece.tokens]
-    total = sum(piece.log_probability for piece in pieces)
-    # Scores of pieces do not add up: each has the norm of its own length. Coverage penalties do.
-    score = total / _norm(tokens, plan) + sum(_coverage_penalty(piece, plan) for piece in pieces)
+    tokens = [token for segment in segments for token in segment.tokens]
+    total = sum(segment.log_probability for segment in segments)
+    # Scores of segments do not add up: each has the norm of its own length. Coverage penalties do.
+    penalty = sum(_coverage_penalty(segment, plan) for segment in segments)
+    score = total / _norm(tokens, plan) + penalty
     # Exits and exit scores of inner end symbols are dropped.
-    exits = [piece.exits for piece in pieces if piece.exits is not None]
-    scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
-    has_exits = len(exits) == len(pieces)
-    has_scores = has_exits and len(scores) == len(pieces)
-    passes = [piece.passes for piece in pieces if piece.passes is not None]
+    exits = [segment.exits for segment in segments if segment.exits is not None]
+    scores = [segment.exit_scores for segment in segments if segment.exit_scores is not None]
+    has_exits = len(exits) == len(segments)
+    has_scores = has_exits and len(scores) == len(segments)
+    passes = [segment.passes for segment in segments if segment.passes is not None]
     return Hypothesis(
         tokens,
         values,
         total,
         score,
-        _diagonal([piece.alignment for piece in pieces if piece.alignment is not None]),
-        reads=_joined_reads(pieces, sizes, seen) if sizes else None,
+        _diagonal([segment.alignment for segment in segments if segment.alignment is not None]),
+        reads=_joined_reads(segments, sizes, seen) if sizes else None,
         exits=[n for inner in exits[:-1] for n in inner[:-1]] + exits[-1] if has_exits else None,
         exit_scores=torch.cat([*(s[:-1] for s in scores[:-1]), scores[-1]]) if has_scores else None,
-        num_exits=pieces[0].num_exits,
-        passes=[ran for part in passes for ran in part] if len(passes) == len(pieces) else None,
+        num_exits=segments[0].num_exits,
+        passes=[ran for part in passes for ran in part] if len(passes) == len(segments) else None,
     )
 
 
@@ -214,23 +215,23 @@ def _norm(tokens: Sequence[int], plan: SearchPlan) -> float:
     return plan.length_norm_of(len(tokens) + 1)
 
 
-def _coverage_penalty(piece: Hypothesis, plan: SearchPlan) -> float:
-    """Return the part of a piece's score that is not eq. (2.28)."""
+def _coverage_penalty(segment: Hypothesis, plan: SearchPlan) -> float:
+    """Return the part of a segment's score that is not eq. (2.28)."""
     if not plan.coverage_penalty:
         return 0.0  # exactly, instead of a rounding error
-    return piece.score - piece.log_probability / _norm(piece.tokens, plan)
+    return segment.score - segment.log_probability / _norm(segment.tokens, plan)
 
 
 def _joined_reads(
-    pieces: Sequence[Hypothesis], sizes: Sequence[int], seen: Sequence[int]
+    segments: Sequence[Hypothesis], sizes: Sequence[int], seen: Sequence[int]
 ) -> list[int]:
     """Return how many units of the line had arrived when each token was written."""
     reads: list[int] = []
     before = latest = 0
-    for piece, size, ends in zip(pieces, sizes, seen, strict=True):
-        counts = piece.reads or []
-        # Only the last piece's end symbol belongs to the line.
-        for count in counts if piece is pieces[-1] else counts[:-1]:
+    for segment, size, ends in zip(segments, sizes, seen, strict=True):
+        counts = segment.reads or []
+        # Only the last segment's end symbol belongs to the line.
+        for count in counts if segment is segments[-1] else counts[:-1]:
             # No token is written before an earlier one.
             latest = max(latest, before + count if count <= size else ends)
             reads.append(latest)
@@ -239,19 +240,19 @@ def _joined_reads(
 
 
 def join_ranked(
-    pieces: Sequence[list[Hypothesis]], plan: SearchPlan
+    segments: Sequence[list[Hypothesis]], plan: SearchPlan
 ) -> list[tuple[Hypothesis, list[int]]]:
-    """Return the hypotheses of a line, best first: the first ones of all pieces, and so on.
+    """Return the hypotheses of a line, best first: the first ones of all segments, and so on.
 
     The first ones stay the first, as without an n-best list: no search over the whole line shows
-    that another is better. Each comes with the indices, from 0, of the tokens that its pieces begin
-    with.
+    that another is better. Each comes with the indices, from 0, of the tokens that its segments
+    begin with.
     """
-    if len(pieces) < 2:
-        return [(whole, [0]) for hypotheses in pieces for whole in hypotheses]
+    if len(segments) < 2:
+        return [(whole, [0]) for hypotheses in segments for whole in hypotheses]
     ranked = [
-        [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in pieces]
-        for rank in range(max(map(len, pieces)))
+        [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in segments]
+        for rank in range(max(map(len, segments)))
     ]
     joined = [
         (join(parts, plan), list(accumulate((len(part.tokens) for part in parts[:-1]), initial=0)))
@@ -268,14 +269,14 @@ def long_line_warning(
     """Return the warning about lines with too many units; `lengths` are by line number."""
     longest, done = limits.whole, "translated in segments"
     if treatment == "cut":
-        longest, done = limits.piece, "cut"
+        longest, done = limits.segment, "cut"
     lines = _numbered(lengths)
     units = plural(longest, "source unit")
     return f"long-line: longer than {units} and {done}: line (units) {lines}."
 
 
 def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, advice: str) -> str:
-    """Return the warning about lines with a piece longer than any training source."""
+    """Return the warning about lines with a segment longer than any training source."""
     return (
         f"untrained-length: longer than any source that the model was trained on "
         f"({plural(limits.trained or 0, 'unit')}), so that text may be lost: line (units) "
@@ -297,7 +298,7 @@ def _numbered(lengths: Mapping[int, int]) -> str:
 
 
 def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return [T + 1, S + 1] from pieces [T_i + 1, S_i + 1], each with end symbols last."""
+    """Return [T + 1, S + 1] from segments [T_i + 1, S_i + 1], each with end symbols last."""
     height = sum(part.shape[0] - 1 for part in parts) + 1
     width = sum(part.shape[1] - 1 for part in parts) + 1
     if not parts or height * width > _LARGEST_ALIGNMENT:

@@ -61,8 +61,8 @@ _PICTURE_WINDOW = 256
 """Number of pictures in memory at once; they are sorted by regions within this window."""
 _LONGEST_PREFIX = 1024
 """Maximum number of units of a forced prefix: each is a search step, despite the length limit."""
-_MOST_PIECES = 1 << 16
-"""Number of pieces of a line that have distinct sampling keys."""
+_MOST_SEGMENTS = 1 << 16
+"""Number of segments of a line that have distinct sampling keys."""
 _MOST_COPIED = 2
 """Maximum length, in words estimated from letters, of a source word that replaces `<unk>`."""
 Item = TypeVar("Item")
@@ -188,7 +188,7 @@ class TranslationOptions(CheckedSettings):
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """A source line in units, the ends of its pieces (none if empty), and its forced prefix."""
+    """A source line in units, the ends of its segments (none if empty), and its forced prefix."""
 
     number: int
     units: list[str]
@@ -425,7 +425,7 @@ class Translator:
             too_long: dict[int, int] = {}
             untrained: dict[int, int] = {}
             for number, (text, prefix) in window:
-                units, ends = self._pieces(text)
+                units, ends = self._segments(text)
                 if len(ends) > 1 or (ends and ends[-1] < len(units)):
                     too_long[number] = len(units)
                 if self.limits.trained is not None:
@@ -444,51 +444,52 @@ class Translator:
             results = self._search_window(lines, align, on_progress)
             for line in lines:
                 # Removed, so that finished lines do not stay in memory.
-                pieces = [results.pop((line.number, n)) for n in range(len(line.ends))]
-                joined = join_ranked(pieces, self.plan)
+                segments = [results.pop((line.number, n)) for n in range(len(line.ends))]
+                joined = join_ranked(segments, self.plan)
                 if align and any(whole.alignment is None for whole, _ in joined):
                     self.warn(unaligned_warning(line.number))
                 yield restore(
                     pipeline, line.number, line.units, joined, options.replace_unknown, line.prefix
                 )
 
-    def _pieces(self, text: str) -> tuple[list[str], list[int]]:
-        """Return the units of a line and the ends of its pieces; no ends for an empty line."""
+    def _segments(self, text: str) -> tuple[list[str], list[int]]:
+        """Return the units of a line and the ends of its segments; no ends for an empty line."""
         side, is_cut = self.pipeline.source, self.options.long_lines == "cut"
         units = side.tokens(text) if is_cut else units_to_split(text, self.limits, side)
         if not units:
             return [], []
         if is_cut:
-            return units, cut(units, self.limits.piece, side.mark)[:1]
+            return units, cut(units, self.limits.segment, side.mark)[:1]
         return units, split(units, self.limits, side.moses, side.mark)
 
     def _search_window(
         self, lines: list[_Line], align: bool, on_progress: Callable[[float, int], None]
     ) -> dict[tuple[int, int], list[Hypothesis]]:
-        """Return the hypotheses of each (line number, piece of the line) of a window."""
+        """Return the hypotheses of each (line number, segment of the line) of a window."""
         vocabulary = self.pipeline.target_vocabulary
-        pieces: list[tuple[tuple[int, int], list[int], list[int]]] = []  # ids, forced ids
+        segments: list[tuple[tuple[int, int], list[int], list[int]]] = []  # ids, forced ids
         for line in lines:
-            for piece, (start, end) in enumerate(pairwise([0, *line.ends])):
-                forced = [] if piece else vocabulary.encode(line.prefix)
-                pieces.append(((line.number, piece), line.ids[start:end], forced))
-        share_of_piece = {line.number: 1 / len(line.ends) for line in lines if line.ends}
+            for segment, (start, end) in enumerate(pairwise([0, *line.ends])):
+                forced = [] if segment else vocabulary.encode(line.prefix)
+                segments.append(((line.number, segment), line.ids[start:end], forced))
+        share_of_segment = {line.number: 1 / len(line.ends) for line in lines if line.ends}
         results: dict[tuple[int, int], list[Hypothesis]] = {}
         # Sentences with the same exit are searched together, unless there are constraints, which
         # belong to their batches.
-        together = 1 if any(forced for *_, forced in pieces) else engine.batches_together(self.halt)
-        for batches in chunks(self._batches([len(ids) for _, ids, _ in pieces]), together):
+        is_forced = any(forced for *_, forced in segments)
+        together = 1 if is_forced else engine.batches_together(self.halt)
+        for batches in chunks(self._batches([len(ids) for _, ids, _ in segments]), together):
             self._heap.trim()
             indices = [*itertools.chain(*batches)]
-            names, sources, prefixes = zip(*(pieces[index] for index in indices), strict=True)
+            names, sources, prefixes = zip(*(segments[index] for index in indices), strict=True)
             source = pad([[*ids, END] for ids in sources])
             lengths = torch.tensor([len(ids) + 1 for ids in sources])
-            # A key depends only on the line and the piece, so samples do not depend on batches.
-            keys = [number * _MOST_PIECES + piece for number, piece in names]
+            # A key depends only on the line and the segment, so samples do not depend on batches.
+            keys = [number * _MOST_SEGMENTS + segment for number, segment in names]
             nbest_lists = self._search(source, lengths, keys, align, prefixes, len(batches))
             results.update(zip(names, nbest_lists, strict=True))
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
-            on_progress(sum(share_of_piece[number] for number, _ in names), tokens)
+            on_progress(sum(share_of_segment[number] for number, _ in names), tokens)
         # Empty lines are in no batch, but they are finished too.
         on_progress(sum(not line.ends for line in lines), 0)
         return results
@@ -538,7 +539,7 @@ def restore(
 ) -> Translation:
     """Return the translation of line number `line` with these source units.
 
-    `joined` are its hypotheses, best first, with the beginnings of their pieces (`join_ranked`).
+    `joined` are its hypotheses, best first, with the beginnings of their segments (`join_ranked`).
     `replace_unknown` replaces `<unk>` by the aligned source word. `prefix` are the target units
     that were forced: they appear as given, including unknown ones.
     """
@@ -556,8 +557,8 @@ def restore(
         units = [*prefix, *units[len(prefix) :]]
         targets.append(units)
         # Words as in the dataset: `bleu_tokenized` compares these.
-        pieces = (units[start:end] for start, end in pairwise([*starts, len(units)]))
-        words.append(pipeline.target.join_pieces(pieces))
+        segments = (units[start:end] for start, end in pairwise([*starts, len(units)]))
+        words.append(pipeline.target.join_pieces(segments))
         texts.append(pipeline.target.moses.detokenize(words[-1]))
     best = (words[0], targets[0]) if joined else ("", [])
     return Translation(line, source, [hypothesis for hypothesis, _ in joined], texts, *best)

@@ -73,11 +73,11 @@ def test_short_lines_and_single_sentences_stay_whole(case: Case) -> None:
     WARNINGS.clear()
     assert translator.translate(lines) == unlimited.translate(lines)
     assert not WARNINGS
-    # Two sentences in six units are one piece each; a sentence of ten units is split at its comma.
-    pieces = translator.translate(["a b .", "c d .", "a c ,", "e b d c f a", "."])
+    # Two sentences in six units are a segment each; a sentence of ten units is split at its comma.
+    segments = translator.translate(["a b .", "c d .", "a c ,", "e b d c f a", "."])
     assert translator.translate(["a b . c d .", SENTENCES[4]]) == [
-        " ".join(part for part in pieces[:2] if part),
-        " ".join(part for part in pieces[2:] if part),
+        " ".join(part for part in segments[:2] if part),
+        " ".join(part for part in segments[2:] if part),
     ]
 
 
@@ -108,7 +108,7 @@ def test_streams_and_batches_agree(case: Case, k: float) -> None:
             reads = stream.hypothesis().reads
             assert reads == outcome.reads
             assert reads == sorted(reads) and reads[-1] <= len(sentence.source) + 1
-    # The first piece is full at six units; then the line is long, and each sentence ends a piece.
+    # The first segment is full at six units; then the line is long, and sentences end segments.
     assert _bounds(sentences[0]) == [(0, 6), (6, 8), (8, 10), (10, 16), (16, 21)]
 
 
@@ -141,7 +141,10 @@ def test_the_oracle_translates_the_same_pieces(
     for decoded in decoder.run(sentences, settings):
         seen = sorted(itertools.chain(*lengths))
         assert seen == sorted(
-            len(piece.source) + 1 for each in sentences for piece in each.pieces() if piece.source
+            len(segment.source) + 1
+            for each in sentences
+            for segment in each.segments()
+            if segment.source
         )
         lengths.clear()
         for sentence, outcome in zip(sentences, decoded.outcomes, strict=True):

@@ -235,7 +235,7 @@ class _Line(LineText):
 
     def warn(self) -> None:
         """Warn of a long line, after it is written: a terminal would show it within the text."""
-        if len(self.stream.pieces) > 1:
+        if len(self.stream.segments) > 1:
             console.warn(
                 f"long-line: line {self.number} has more than "
                 f"{plural(self._limits.whole, 'source unit')} and is translated in segments."
@@ -313,11 +313,11 @@ class _Run:
 
     def _count(self, line: _Line) -> None:
         self._sentences += 1
-        pieces = line.stream.pieces
-        lengths = [len(stream.source) for stream in pieces]
-        written = sum(len(stream.target) for stream in pieces)
+        segments = line.stream.segments
+        lengths = [len(stream.source) for stream in segments]
+        written = sum(len(stream.target) for stream in segments)
         self._at_limit += any(lengths) and ends_at_limit(written, lengths, self._translator.plan)
-        for stream in pieces:
+        for stream in segments:
             self._tokens += len(stream.target) + bool(stream.source)
             if stream.source:
                 self._blocks.add(stream.hypothesis())

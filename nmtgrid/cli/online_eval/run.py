@@ -500,7 +500,7 @@ def _at_limit(system: System) -> dict[str, tuple[int, int]]:
     for measured in system.done:
         pairs = zip(system.sentences, measured.decoded.outcomes, strict=True)
         at_limit = [
-            ends_at_limit(len(outcome.units), [len(p.source) for p in sentence.pieces()], plan)
+            ends_at_limit(len(outcome.units), [len(p.source) for p in sentence.segments()], plan)
             for sentence, outcome in pairs
             if sentence.source
         ]

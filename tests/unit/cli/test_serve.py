@@ -680,7 +680,7 @@ def test_reads_of_a_line_in_pieces(is_live: bool) -> None:
     line.end()
     tokens += line.new_tokens()
     whole = line.hypothesis()
-    assert len(line.pieces) > 2 and [t.unit for t in tokens] == [*line.target, "</s>"]
+    assert len(line.segments) > 2 and [t.unit for t in tokens] == [*line.target, "</s>"]
     assert [t.reads for t in tokens[:-1]] == whole.reads[:-1]  # type: ignore[index]
     assert [t.is_end for t in tokens] == [False] * len(line.target) + [True]
     assert whole.alignment is not None

@@ -171,7 +171,7 @@ def test_endless_devices_end(stream: Stream, device: str) -> None:
 
 
 def test_long_words_and_lines_take_little() -> None:
-    """No piece has more units than it may, also of one word, and no state is kept."""
+    """No segment has more units than it may, also of one word, and no state is kept."""
     loaded = translator("pervasive")
     words = ["abc" * 100, *["a"] * 500, "cab" * 40]
     streams = StreamTranslator(
@@ -181,10 +181,10 @@ def test_long_words_and_lines_take_little() -> None:
     for word in words:
         line.read(word)
     line.end()
-    assert len(line.pieces) > 50 and max(len(piece.source) for piece in line.pieces) <= 10
+    assert len(line.segments) > 50 and max(len(segment.source) for segment in line.segments) <= 10
     assert "".join(line.source).replace("@@", "") == "".join(words)
-    for piece in line.pieces:
-        assert isinstance(piece._stream, TokenStream) and not piece._stream._states
+    for segment in line.segments:
+        assert isinstance(segment._stream, TokenStream) and not segment._stream._states
 
 
 def test_warnings_stand_between_lines(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,16 +96,16 @@ def test_waiting_is_no_work(most: int | None, monkeypatch: pytest.MonkeyPatch) -
     for word in [*"cdefg", None]:
         line.end() if word is None else line.read(word)
         # One call of the clock as work begins, one for each write, one as it ends.
-        for index, piece in enumerate(line.pieces):
+        for index, segment in enumerate(line.segments):
             writes += [[]] * (index == len(writes))
-            for _ in piece.written_at[len(writes[index]) :]:
+            for _ in segment.written_at[len(writes[index]) :]:
                 worked += 1
                 writes[index] = [*writes[index], worked]
         worked += 1
         waits[0] += 1
-    assert (len(line.pieces) > 1) == (most is not None)
-    # The end symbols of inner pieces are no part of the line's translation.
-    assert line.seconds == [at for piece in writes[:-1] for at in piece[:-1]] + writes[-1]
+    assert (len(line.segments) > 1) == (most is not None)
+    # The end symbols of inner segments are no part of the line's translation.
+    assert line.seconds == [at for segment in writes[:-1] for at in segment[:-1]] + writes[-1]
     assert len(line.seconds) == len(line.hypothesis().reads or [])
 
 
@@ -116,7 +116,7 @@ def test_seconds_per_token_by_hand() -> None:
     assert values["seconds_per_token_p95"] == pytest.approx(2 + 0.85 * 2)
     nothing = seconds_per_token([[]])
     assert nothing == {"seconds_per_token": None, "seconds_per_token_p95": None}
-    assert word_ends(4, ["c@@", "d", "e@@"], "@@") == [1, 3], "the last piece asks for another"
+    assert word_ends(4, ["c@@", "d", "e@@"], "@@") == [1, 3], "the last unit asks for another"
 
 
 def test_elapsed_is_the_delay_with_all_work_added() -> None:

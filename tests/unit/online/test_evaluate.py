@@ -267,7 +267,7 @@ def test_a_word_too_long_is_cut_as_in_a_stream() -> None:
     )
     limits = SourceLimits(10, 10)
     (pair,) = read_sentences(online.pipeline, cast(Split, split), limits=limits)
-    assert max(len(piece.source) for piece in pair.pieces()) <= 10
+    assert max(len(segment.source) for segment in pair.segments()) <= 10
     assert "".join(pair.words) == "".join(raw)
     (decoded,) = OnlineDecoder(online).run([pair], [Setting("wait-k", 2)])
     streams = StreamTranslator(online.models, online.pipeline, WaitK(2), online.plan, limits=limits)
@@ -289,15 +289,15 @@ def test_words_of_invisible_characters_are_none() -> None:
 
 def test_a_path_is_cut_as_its_line_is() -> None:
     whole = sentence(1, "a b c d e f", "a")
-    assert cut_path([1, 3, 7], whole.pieces()) == [[1, 3, 7]]
-    # The first piece is full, which the third word tells; the second one's last word ends it.
-    pieces = dataclasses.replace(whole, ends=((2, 3), (4, 4))).pieces()
-    assert [len(piece.source) for piece in pieces] == [2, 2, 2]
-    assert [piece.seen for piece in pieces] == [3, 4, 7]
-    assert cut_path([1, 2, 4, 5, 7], pieces) == [[1, 2, 3], [2, 3], [1, 3]]
+    assert cut_path([1, 3, 7], whole.segments()) == [[1, 3, 7]]
+    # The first segment is full, which the third word tells; the second one's last word ends it.
+    segments = dataclasses.replace(whole, ends=((2, 3), (4, 4))).segments()
+    assert [len(segment.source) for segment in segments] == [2, 2, 2]
+    assert [segment.seen for segment in segments] == [3, 4, 7]
+    assert cut_path([1, 2, 4, 5, 7], segments) == [[1, 2, 3], [2, 3], [1, 3]]
     # Pieces before, between and behind which nothing is written.
-    assert cut_path([7], pieces) == [[3], [3], [3]]
-    assert cut_path([1, 1, 2], pieces) == [[1, 1, 2, 3], [3], [3]]
+    assert cut_path([7], segments) == [[3], [3], [3]]
+    assert cut_path([1, 1, 2], segments) == [[1, 1, 2, 3], [3], [3]]
 
 
 def test_a_stream_writes_the_same_with_the_same_delays() -> None:

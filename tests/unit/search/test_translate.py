@@ -158,7 +158,7 @@ def test_cut_prefers_clauses_then_words() -> None:
 
 
 def test_a_long_line_is_split_at_every_sentence() -> None:
-    moses, limits = Moses("de"), SourceLimits(whole=6, piece=5)
+    moses, limits = Moses("de"), SourceLimits(whole=6, segment=5)
     units = ["Ein@@", "s", ".", "Dr.", "Zw@@", "ei", "!", "Drei", "."]
     assert split(units, limits, moses) == [3, 7, 9]
     # Nothing is split that is short enough, or is one sentence.
@@ -181,12 +181,12 @@ def test_limits_are_those_of_training() -> None:
 
 
 def test_pieces_of_a_line_whose_end_is_not_known() -> None:
-    splitter = OnlineSplitter(SourceLimits(whole=4, piece=6), Moses("de"))
+    splitter = OnlineSplitter(SourceLimits(whole=4, segment=6), Moses("de"))
     words = ["Eins.", "Zwei", "drei.", "Vier", "fünf.", "Sechs.", "Sieben", "acht", "neun"]
     sizes = [1, 2, 1, 1, 1, 1, 4, 2, 1]
     marks = []
     for word, size in zip(words, sizes, strict=True):
-        before = splitter.begins_piece(size)
+        before = splitter.begins_segment(size)
         marks.append((before, splitter.add(word, size)))
     # Up to four units the line is one piece; then each sentence is, and six units at most.
     ended = [False, False, False, False, True, True, False, False, False]

@@ -135,7 +135,7 @@ def test_of_text_without_spaces_a_unit_is_copied() -> None:
 
 def test_long_lines_are_cut_between_words() -> None:
     units = ["▁Er", "▁g", "ing", ".", "▁Sie", "▁kam", "▁nie", "."]
-    limits = SourceLimits(whole=6, piece=6)
+    limits = SourceLimits(whole=6, segment=6)
     assert split(units, limits, Moses("de", tokenize=False), SPACE) == [4, 8]
     # At most five: not within a word, so behind `ing`, unless a clause ends before.
     assert cut(["▁a", "▁b", "▁c", "▁ding", "en", "t"], 5, SPACE) == [3, 6]
