@@ -208,7 +208,9 @@ RULES = [
     Requires("sacrebleu_tokenizer", "log"),
     Requires("words_per_minute", "clock"),
     Requires("oracle_cost", "oracle"),
-    Requires("risk confidence latency test_split name keep seed", "allow_loss"),
+    Requires("risk confidence latency test_split name seed", "allow_loss"),
+    # The option is called `--keep`, but only `--no-keep` differs from the default.
+    Requires("keep", "allow_loss", "`--no-keep` belongs to {other}: add it."),
     NAME_NEEDS_KEEP,
     Excludes(
         "oracle",

@@ -480,7 +480,7 @@ def test_where_it_is_kept(
     ("arguments", "words"),
     [
         ("grid --k 3 --risk bleu --seed 2", "`--risk` belongs to `--allow-loss`"),
-        ("grid --k 3 --no-keep", "`--keep` belongs to `--allow-loss`"),
+        ("grid --k 3 --no-keep", "`--no-keep` belongs to `--allow-loss`"),
         ("grid --k 3 --allow-loss 0", "`--allow-loss` must be above 0 and below 100, but is 0"),
         ("grid --k 3 --allow-loss nan", "but is nan"),
         ("grid --k 3 --allow-loss 2 --confidence 1", "`--confidence` must be above 0"),
