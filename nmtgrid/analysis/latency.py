@@ -469,7 +469,7 @@ def _settings_table(
         caption += ", CA-:\ncomputation-aware; exit: blocks per token (-: all)"
     if revises:
         headings.append("NE")
-        caption += "; NE: normalised\nerasure, tokens taken back for each that stays"
+        caption += "; NE: normalised\nerasure, tokens taken back per final token"
     cells = []
     for result, row in zip(results, rows, strict=True):
         figures_shown = [*map(row.get, shown)]

@@ -389,7 +389,7 @@ def _report(fault: BaseException, words: list[str], debug: bool) -> int:
         own = imported_files()
         unless = f", unless {listed(own)} returned an invalid value" if own else ""
         console.error(
-            f"This is a fault in {_PROGRAM} itself: {type(fault).__name__}: {fault}",
+            f"This is a bug in {_PROGRAM}: {type(fault).__name__}: {fault}",
             f"Please report it{unless}; the same command with `--debug` shows where it happened.",
         )
         return INTERNAL_ERROR

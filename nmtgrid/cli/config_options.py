@@ -140,7 +140,7 @@ def with_options(
         key = name.replace("-", "_")
         option = options.get(key)
         if (first := spellings.setdefault(key, name)) != name:
-            faults.append(f"`{name}` and `{first}` say the same: give one.")
+            faults.append(f"`{name}` and `{first}` set the same value: give only one.")
         if key in barred:
             faults.append(
                 f"`{name}` can only be given on the command line: remove it from the file."

@@ -532,7 +532,7 @@ def _report(fault: Exception) -> tuple[str, str]:
     else:
         frame = traceback.extract_tb(fault.__traceback__)[-1]
         console.error(
-            f"This is a fault in nmtgrid itself, while a request was answered: {kind} "
+            f"This is a bug in nmtgrid, while a request was answered: {kind} "
             f"({frame.filename}:{frame.lineno}).",
             "Please report it.",
         )

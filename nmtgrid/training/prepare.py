@@ -287,7 +287,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     ]
     flags = {name: value for name, value in request.flags.items() if value is not None}
     faults += [
-        f"`--set {name}` and `{_option(name)}` say the same: give one."
+        f"`--set {name}` and `{_option(name)}` set the same value: give only one."
         for name in names
         if name in flags
     ]
@@ -355,7 +355,7 @@ def _settings_in_file(
         tables["objective"] = {key: value for key, value in objective.items() if key != "name"}
     settings = flatten(kind, tables, faults, request.file.known)
     faults += [
-        f"`{name.partition('.')[2]}` and `{name}` say the same: give one."
+        f"`{name.partition('.')[2]}` and `{name}` set the same value: give only one."
         for name in above
         if name in settings
     ]

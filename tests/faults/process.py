@@ -36,7 +36,7 @@ class Ended:
     @property
     def fell_over(self) -> bool:
         """Whether it ended in an invalid way."""
-        return self.code in (1, HANGS) or "Traceback" in self.said or "a fault in" in self.said
+        return self.code in (1, HANGS) or "Traceback" in self.said or "a bug in" in self.said
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,7 +97,7 @@ def test_json_stays_json(tmp_path: Path, value: str) -> None:
         (Outcome(2, "error: no", 1.0, 0, []), "--beam", "nan", None),
         (Outcome(1, "", 1.0, 0, []), "--beam", "nan", "exit code 1"),
         (Outcome(2, "Traceback (most recent call last)", 1.0, 0, []), "--k", "nan", "traceback"),
-        (Outcome(1, "This is a fault in nmtgrid itself", 1.0, 0, []), "--k", "1", "traceback"),
+        (Outcome(1, "This is a bug in nmtgrid", 1.0, 0, []), "--k", "1", "traceback"),
         (Outcome(-signal.SIGXCPU, "", 10.0, 0, []), "--k", "2**63", "slow"),
         (Outcome(-signal.SIGXCPU, "", 10.0, 0, []), "--samples", "2**63", None),
         (Outcome(124, "", 1.0, 0, []), "--samples", "2**63", "hangs"),

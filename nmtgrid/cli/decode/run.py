@@ -115,7 +115,7 @@ def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
     changed = [text.partition("=")[0].strip() for text in changes]
     faults = [
-        f"`--set {name}` and `{_option(name)}` say the same: give one."
+        f"`--set {name}` and `{_option(name)}` set the same value: give only one."
         for name in search
         if name in changed
     ]

@@ -465,7 +465,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
         f"{TARGET_LENGTHS[convention]} ({CONVENTIONS[convention]}); "
         f"ratio: {unit}s of hypothesis / reference"
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
-        + ("\ntaken back for each that stays" * ("NE" in extra))
+        + ("\ntaken back per final token" * ("NE" in extra))
         + ("; exit: blocks per token" * ("exit" in extra))
         + (
             "\nms/token: time of work, one sentence after the other; 95 %: percentile"

@@ -459,14 +459,14 @@ def _format_scores(
 def parse_seeds(text: str, request: Request) -> list[int]:
     """Return the seeds of a list such as `1,2,3` or `1..3`. Raises ConfigError if a seed is set."""
     if any(change.split("=")[0].strip() == "training.seed" for change in request.changes):
-        raise ConfigError("`--set training.seed` and `--seeds` say the same: give one.")
+        raise ConfigError("`--set training.seed` and `--seeds` set the same value: give only one.")
     file = request.file
     # A model's `config.json` has every setting, whether chosen or not.
     if file is not None and not file.is_model:
         names = dotted(file.settings)
         for name in ("seed", "training.seed"):
             if name in names:
-                fault = f"`{name}` and `--seeds` say the same: give one."
+                fault = f"`{name}` and `--seeds` set the same value: give only one."
                 raise ConfigError(file.located([fault], {name: name}))
     values = whole_numbers(text, "--seeds", limit=_MOST_SEEDS)
     return [int(seed) for seed in values]

@@ -49,7 +49,7 @@ class Outcome:
             case.kind == "content" and case.value in LARGE_TEXTS
         )
         is_full = "memory of this machine is full" in self.said or self.bytes_used > MEMORY
-        if "Traceback (most" in self.said or "a fault in nmtgrid" in self.said:
+        if "Traceback (most" in self.said or "a bug in nmtgrid" in self.said:
             return "traceback"
         if self.code == _SLOW or self.seconds > SECONDS:
             return None if may_be_large else "slow"

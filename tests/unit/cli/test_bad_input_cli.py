@@ -429,4 +429,4 @@ def test_one_setting_twice(model: tuple[Path, Path], tmp_path: Path, messages: l
     source: Any = tmp_path / "test.de"
     both = ["--beam", 2, "--set", "beam=3"]
     assert run("decode", model[0], source, "--device", "cpu", *both) == 2
-    assert "`--set beam` and `--beam` say the same" in messages[-1]
+    assert "`--set beam` and `--beam` set the same value" in messages[-1]

@@ -171,7 +171,7 @@ def test_a_seed_beside_seeds_is_refused(
     file = tmp_path / "seeds.toml"
     file.write_text(lines, encoding="utf-8")
     assert train(data, "--config", file, "--seeds", "1,2", "--out", tmp_path / "m") == 2
-    assert "and `--seeds` say the same" in messages[-1] and f"{file}:" in messages[-1]
+    assert "and `--seeds` set the same value" in messages[-1] and f"{file}:" in messages[-1]
 
 
 def test_a_plan_refuses_what_a_training_would(
@@ -673,8 +673,8 @@ def test_vocabularies_must_fit(data: Path, tmp_path: Path, messages: list[str]) 
 REFUSED_AT_ONCE = {
     "sizes without a plan": (["--source-vocab-size", "9"], "only to `--dry-run`"),
     "init and resume": (["--init", "x", "--resume"], "contradict"),
-    "twice": (["--set", "training.max_updates=3"], "`--max-updates` say the same"),
-    "seed twice": (["--seeds", "1,2", "--set", "training.seed=0"], "`--seeds` say the same"),
+    "twice": (["--set", "training.max_updates=3"], "`--max-updates` set the same value"),
+    "seed twice": (["--seeds", "1,2", "--set", "training.seed=0"], "`--seeds` set the same value"),
     "seed": (["--seed", "99999999999999999999"], "too long a number (at most 18 digits)"),
     "large": (["--set", "training.seed=9300000000000000000"], "2^63"),
     "rate": (["--set", "training.learning_rate=1e999"], "learning_rate"),

@@ -215,7 +215,7 @@ REFUSED = {
     "said twice": ("seed = 1\n[training]\nseed = 1\n", [":1: `seed` and `training.seed` say"]),
     "not here": ('list = true\nobjective_name = "x"\n', [":1: `list` can", ":2: `objective_name`"]),
     "two spellings": ("max_updates = 5\nmax-updates = 6\n",
-                      [":1: `max-updates` and `max_updates` say the same"]),
+                      [":1: `max-updates` and `max_updates` set the same value"]),
     "not in files": ('import = "my.py"\nquiet = true\n',
                      [":1: `import` can only be given", ":2: `quiet` can only be given"]),
     "quoted": ('"training.seed" = 3\n', [":1: `training.seed`", "Leave out the quotation marks"]),

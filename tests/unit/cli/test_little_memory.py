@@ -40,7 +40,7 @@ def test_faults_for_want_of_memory(
     monkeypatch.setattr(app, "_run", run)
     assert app.main(["decode"]) == 2
     message = capfd.readouterr().err
-    assert words in message and "nmtgrid itself" not in message
+    assert words in message and "bug in nmtgrid" not in message
 
 
 def test_products_of_wrong_sizes_are_not_for_want_of_memory(

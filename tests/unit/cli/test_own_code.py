@@ -93,7 +93,7 @@ def test_what_python_m_nmtgrid_starts_is_not_own_code(monkeypatch: pytest.Monkey
     ("code", "expected", "message"),
     [
         ("\n1 / 0", 2, "failing.py:3: your own code failed: ZeroDivisionError"),
-        ("return 0", 1, "fault in nmtgrid itself: KeyError: 0 Please report it, unless failing.py"),
+        ("return 0", 1, "bug in nmtgrid: KeyError: 0 Please report it, unless failing.py"),
     ],
 )
 def test_faults_of_own_code_are_not_said_to_be_nmtgrids(

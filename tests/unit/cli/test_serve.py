@@ -304,7 +304,7 @@ def test_bad_requests(
     ("where", "message"),
     [
         ("own.py:7", "own.py:7: your own code failed while a request was answered: KeyError"),
-        ("", "This is a fault in nmtgrid itself, while a request was answered: KeyError"),
+        ("", "This is a bug in nmtgrid, while a request was answered: KeyError"),
     ],
 )
 def test_failures_while_a_request_is_answered(

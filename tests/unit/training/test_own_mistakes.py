@@ -74,7 +74,7 @@ def check_changed(toy_dataset: Path, tmp_path: Path, refused: Callable[..., str]
             assert train(*words) == 0
             return
         message = refused("train", *words)
-        assert "fault in nmtgrid" not in message
+        assert "bug in nmtgrid" not in message
         assert re.search(problem, message)
 
     return run
