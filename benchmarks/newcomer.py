@@ -31,8 +31,8 @@ from typing import Any
 
 from docs.markdown import fill_blocks
 from recipes.machine import machine, software
-from recipes.results import markdown
 from recipes.seeds import Record
+from recipes.tables import markdown
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGE = PROJECT / "benchmarks" / "newcomer.md"

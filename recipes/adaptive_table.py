@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmtgrid.metrics.quality import spread
-from recipes.results import Row, read_json, write_table
+from recipes.tables import Row, read_json, write_table
 
 
 def exits(names: Sequence[str], folder: Path, seeds: Sequence[str], split: str) -> list[Row]:

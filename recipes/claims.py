@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.results import Row, areas_of, find, gain_of, markdown, mean_of, signed
 from recipes.seeds import Record, seeds_of
+from recipes.tables import Row, areas_of, find, gain_of, markdown, mean_of, signed
 
 INTRODUCTION = """\
 # Claims of the thesis: what we could and could not reproduce

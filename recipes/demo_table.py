@@ -29,8 +29,8 @@ from typing import Any
 
 from nmtgrid.base.io.text import read_lines
 from recipes.chromium import BROWSER, Page, browser
-from recipes.results import Row, write_table
 from recipes.seeds import PART
+from recipes.tables import Row, write_table
 
 BINS = (10, 20, 50, 100, 200)
 """Upper bounds of the histogram's bins, in milliseconds."""

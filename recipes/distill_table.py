@@ -32,7 +32,7 @@ from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.pipeline import Pipeline
-from recipes.results import read_json, write_lines, write_table
+from recipes.tables import read_json, write_lines, write_table
 
 ORIGIN = "origin.json"
 Pairs = list[tuple[str, str]]

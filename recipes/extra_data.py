@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from nmtgrid.base.io.text import find_text, read_lines
-from recipes.results import write_lines
+from recipes.tables import write_lines
 
 
 def read(prefix: Path, language: str) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.extra_data import read
-from recipes.results import write_lines
+from recipes.tables import write_lines
 
 
 def equal_distances(lines: Sequence[str], number: int) -> list[str]:

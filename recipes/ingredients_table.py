@@ -15,7 +15,7 @@ from pathlib import Path
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.metrics.quality import spread
 from recipes.pervasive_table import p_values
-from recipes.results import Row, read_json, write_table
+from recipes.tables import Row, read_json, write_table
 
 
 def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:

@@ -20,7 +20,7 @@ from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import spread
-from recipes.results import Row, read_json, write_table
+from recipes.tables import Row, read_json, write_table
 
 TRANSLATIONS = {"bleu_tokenized": "BLEU"}
 CAPTIONS = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider": "CIDEr"}

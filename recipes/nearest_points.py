@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recipes.results import Row, read_json
+from recipes.tables import Row, read_json
 
 
 def nearest(agent: Sequence[Row], waits: Sequence[Row]) -> tuple[Row, Row]:

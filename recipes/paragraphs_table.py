@@ -17,7 +17,7 @@ from typing import Any
 
 from nmtgrid.base.io.text import find_text, read_lines
 from nmtgrid.metrics.quality import bleu
-from recipes.results import write_lines, write_table
+from recipes.tables import write_lines, write_table
 
 FORMS = {
     "whole": "lines as they are, translated whole (`--max-source 512`)",

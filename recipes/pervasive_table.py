@@ -33,7 +33,7 @@ from statistics import mean
 from typing import Any
 
 from nmtgrid.metrics.quality import spread
-from recipes.results import Row, read_json, write_table
+from recipes.tables import Row, read_json, write_table
 
 SPLITS = ("valid", "test")
 

@@ -29,7 +29,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.evaluate import OnlineDecoder, Outcome, read_sentences, sentence_latencies
 from nmtgrid.online.settings import Setting, read_policy
 from nmtgrid.search.translate import TranslationOptions, load
-from recipes.results import write_table
+from recipes.tables import write_table
 
 _PART = 100
 """Number of sentences that each setting translates before the next setting runs."""

@@ -26,8 +26,8 @@ from nmtgrid.metrics.quality import spread, tokenizer
 from nmtgrid.online.settings import KINDS, Setting
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.scripts import bleu_tokenizer
-from recipes.results import read_json, write_table
 from recipes.seeds import PART
+from recipes.tables import read_json, write_table
 
 Values = dict[str, Any]
 MECHANISMS = ("mma", "itst", "wait-info")

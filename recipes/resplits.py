@@ -32,8 +32,8 @@ from nmtgrid.online.calibrate import OFFLINE, losses, safest_first
 from nmtgrid.online.evaluate import OnlineDecoder, read_sentences, sentence_latencies
 from nmtgrid.online.settings import Setting, read_settings
 from nmtgrid.search.translate import load
-from recipes.results import write_table
 from recipes.seeds import PART
+from recipes.tables import write_table
 
 RISKS: tuple[Risk, ...] = ("bleu", "agreement")
 STREAM = 3

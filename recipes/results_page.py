@@ -17,18 +17,10 @@ from docs.markdown import fill_blocks
 from nmtgrid.base.spans import plural
 from nmtgrid.online.published import CURVES
 from recipes import claims
-from recipes.results import (
-    HERE,
-    RECORDS,
-    Row,
-    columns,
-    markdown,
-    read,
-    shown,
-    table_of,
-)
+from recipes.results import HERE, RECORDS, read
 from recipes.seeds import PART, Record
 from recipes.short_answers import OTHER, QUESTIONS, anchor, short_answers
+from recipes.tables import Row, columns, markdown, shown, table_of
 
 RESULTS, SMALL, PUBLISHED, CLAIMS = (
     HERE / f"{name}.md" for name in ("RESULTS", "SMALL", "PUBLISHED", "CLAIMS")

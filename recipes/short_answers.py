@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nmtgrid.base.spans import plural
-from recipes.results import Row, areas_of, find, gain_of, markdown, mean_of, shown, signed
 from recipes.seeds import Record
+from recipes.tables import Row, areas_of, find, gain_of, markdown, mean_of, shown, signed
 
 SIGNIFICANT = 0.05
 PAGE = "recipes/RESULTS.md"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.results import read_json, write_table
+from recipes.tables import read_json, write_table
 
 Values = dict[str, Any]
 

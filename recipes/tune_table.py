@@ -16,7 +16,7 @@ from typing import Any
 from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import write_text
-from recipes.results import table_of
+from recipes.tables import table_of
 from recipes.tune_plan import Settings, Sweep, short_names
 
 Record = dict[str, Any]

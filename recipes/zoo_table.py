@@ -15,7 +15,7 @@ from typing import Any
 
 from nmtgrid.analysis.training_curves import read_run
 from recipes.pervasive_table import p_values
-from recipes.results import read_json, write_table
+from recipes.tables import read_json, write_table
 
 
 def row(model: Path) -> dict[str, Any]:

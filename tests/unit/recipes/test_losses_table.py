@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recipes.results import table_of
+from recipes.tables import table_of
 from tests.conftest import recipe_module
 
 losses_table = recipe_module("losses_table")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipes import claims, machine, results, results_page, short_answers
+from recipes import claims, machine, results, results_page, short_answers, tables
 
 
 def _record(**changed: Any) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def test_the_answer_of_a_ladder_names_its_steps_in_order() -> None:
 
 
 def test_policies_stand_in_rows_and_settings_in_columns() -> None:
-    def areas(system: str, curve: str | None, al: float, dal: float, p: str) -> list[results.Row]:
+    def areas(system: str, curve: str | None, al: float, dal: float, p: str) -> list[tables.Row]:
         values = (("AL", al, p), ("DAL", dal, "0.001"))
         return [
             {"system": system, "curve": curve, "latency": latency, "difference": {"mean": mean},
@@ -282,7 +282,7 @@ def test_policies_stand_in_rows_and_settings_in_columns() -> None:
 
 
 def test_exits_are_shown_by_fixed_settings_against_the_full_stack_of_the_same_model() -> None:
-    def row(model: str, batch: int, method: str, speedup: float, bleu: float) -> results.Row:
+    def row(model: str, batch: int, method: str, speedup: float, bleu: float) -> tables.Row:
         return {"model": model, "batch": batch, "method": method, "speedup": speedup,
                 "bleu": bleu, "average_exit": 2.04}  # fmt: skip
 
@@ -336,13 +336,13 @@ def test_parts_and_cells_of_a_page() -> None:
         for mean, spread in ((1.0, None), (1.394, 0.00049), (0.0456, 0.0123), (2.0, 11.5))
     ]
     values = [1234.5, 12, 33.456, 0.0123, 0, None, *means]
-    assert [results.shown(value) for value in values] == [
+    assert [tables.shown(value) for value in values] == [
         "1,234", "12", "33.46", "0.012", "0", "",
         # A deviation has as many decimals as its mean.
         "1.00", "1.39 ± 0.00", "0.046 ± 0.012", "2.00 ± 11.50",
     ]  # fmt: skip
     exits = [{"system": "a", "6": 1.0, "mean": 2.0, "1": 3.0}, {"system": "b", "10": 4.0}]
-    assert results.columns(exits) == ["system", "1", "6", "10", "mean"]
+    assert tables.columns(exits) == ["system", "1", "6", "10", "mean"]
 
 
 def test_a_claim_is_tested_only_where_its_record_is() -> None:
@@ -399,6 +399,6 @@ def test_figures_of_a_claim_are_those_of_its_record() -> None:
 
 
 def test_differences_have_their_sign_and_the_deviation_of_several_seeds() -> None:
-    assert results.signed(1.26) == "+1.3"
-    assert results.signed({"mean": -0.04, "standard_deviation": None}) == "-0.0"
-    assert results.signed({"mean": -0.36, "standard_deviation": 0.2499}) == "-0.4 ± 0.2"
+    assert tables.signed(1.26) == "+1.3"
+    assert tables.signed({"mean": -0.04, "standard_deviation": None}) == "-0.0"
+    assert tables.signed({"mean": -0.36, "standard_deviation": 0.2499}) == "-0.4 ± 0.2"
