@@ -117,7 +117,9 @@ def follow(user: User, folder: Path) -> list[dict[str, Any]]:
             line = typed(step).replace("STREAM", _identity(answer))
             before, began = _children(), time.monotonic()
             process = _start(line, folder, path)
-            row = {"user": user.name, "page": step.page, "command": typed(step)}
+            row: dict[str, Any] = {
+                "user": user.name, "page": step.page, "command": typed(step),
+            }  # fmt: skip
             if step.port:
                 servers.append((process, row))
                 _wait(step.port)

@@ -183,7 +183,7 @@ def _new_folder(path: Path, overwrite: bool) -> Iterator[Path]:
         building.mkdir()
     except OSError as fault:
         raise StorageError(
-            f"{path} cannot be made: {reason(fault)}.", "Choose another `--out`."
+            f"{path} cannot be created: {reason(fault)}.", "Choose another `--out`."
         ) from fault
     try:
         yield building
@@ -242,7 +242,7 @@ def _replace(path: Path, building: Path) -> None:
                 os.rename(old, path)
             raise
     except OSError as fault:
-        raise StorageError(f"{path} cannot be made: {reason(fault)}.") from fault
+        raise StorageError(f"{path} cannot be created: {reason(fault)}.") from fault
     remove_folder(old)
 
 

@@ -517,7 +517,7 @@ def _write_description(
         if not isinstance(fault, OSError):
             raise
         raise ModelError(
-            f"The folder {folder} cannot be made: {reason(fault)}.", "Choose another `--out`."
+            f"The folder {folder} cannot be created: {reason(fault)}.", "Choose another `--out`."
         ) from fault
 
 

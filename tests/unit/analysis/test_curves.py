@@ -255,7 +255,7 @@ def test_bad_input_is_told(
         ([str(cut)], "the archive is damaged"),
         ([good, good], "named twice"),
         ([good, "--out", str(tmp_path / "x.pdf")], ".png or .svg"),
-        ([good, "--out", str(tmp_path / "old" / "metrics.jsonl" / "x.png")], "cannot be made"),
+        ([good, "--out", str(tmp_path / "old" / "metrics.jsonl" / "x.png")], "cannot be created"),
         ([str(tmp_path / "old"), "--against", "tokens", "--out", str(tmp_path / "x.png")],
          "no counts of target tokens"),
         ([good, "--against", "hours"], "hours"),

@@ -327,7 +327,7 @@ def test_pictures_of_one_name(home: Path, tmp_path: Path, refused: Callable[...,
     assert "Two systems have the name" in refused(*alone, paths[0], "--out", maps)
     assert "is a file" in refused(*alone, "--out", home / "text")
     assert "is a model directory" in refused(*alone, "--out", home / "model")
-    assert "cannot be made" in refused(*alone, "--out", home / "text/x.png")
+    assert "cannot be created" in refused(*alone, "--out", home / "text/x.png")
     assert not maps.exists() and Path("/dev/null").is_char_device()
 
 

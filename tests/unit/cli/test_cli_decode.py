@@ -473,8 +473,8 @@ def test_forced_decoding_that_makes_no_sense(home: Path, refused: Callable[..., 
     split = ["decode", model, "--data", home / "data"]
     message = refused(*split, "--forced", "--energies", "--json", "-")
     assert "add `--traces FILE` or `--alignments FILE`" in message
-    for option in (("--nbest", "2"), ("--set", "nbest=2")):
-        message = refused(*split, "--beam", "3", *option, "--traces", "t")
+    for words in (("--nbest", "2"), ("--set", "nbest=2")):
+        message = refused(*split, "--beam", "3", *words, "--traces", "t")
         assert "`--nbest 2` has no effect with `--data`" in message
         assert "add `--out FILE`" in message
     forced = ["decode", model, "--data", home / "data", "--device", "cpu", "--forced"]

@@ -637,7 +637,7 @@ def test_a_full_disk_at_the_start_leaves_no_folder(
     refuse = Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
     monkeypatch.setattr(prepare, "save_description", refuse)
     assert train(data, "--out", tmp_path / "m", *ONE_UPDATE) == 2
-    assert "cannot be made: Read-only file system" in messages[-1]
+    assert "cannot be created: Read-only file system" in messages[-1]
 
 
 @pytest.mark.parametrize("step", ["keep_until", "write"])

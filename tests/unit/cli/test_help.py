@@ -94,7 +94,7 @@ def test_help_fits_the_screen(
         ("decode m --lenpen 3", "`--length-penalty`"),
         ("decode m --gpu", "`--device`"),
         ("decode m --max-len-b 3", "`--set max_length_b=X`"),
-        ("decode m --remove-bpe", "left out"),
+        ("decode m --remove-bpe", "not needed"),
         ("online-eval m --waitk 3", "`--k`"),
         ("preprocess --trainpref x", "`--train`"),
         ("bpe learn d --num-operations 9", "`--merges`"),
