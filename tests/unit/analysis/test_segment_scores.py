@@ -155,7 +155,7 @@ def test_scores_of_no_translation_are_refused(folder: Path, refused: Callable[..
     texts = ("--reference", str(folder / "ref.txt"), "--source", str(folder / "ref.txt"))
     scores = ("--segment-scores", str(folder / "quality.txt"))
     message = refused("analyze", "difficulty", *texts, *scores)
-    assert "`--segment-scores` is for scores of translations: give them" in message
+    assert "`--segment-scores` is for scores of translations: give some" in message
 
 
 def test_an_unknown_name_is_no_mean(folder: Path) -> None:
