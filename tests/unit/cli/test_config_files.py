@@ -212,7 +212,7 @@ REFUSED = {
     "preset": ('\npreset = "toi"\n', [":2: `pervasive` has no preset `toi`", "`toy`?"]),
     "objective": ('[objective]\nname = "wait"\nk = 1\n', [":2: There is no objective `wait`"]),
     "no table": ('model = 3\n[[batches]]\n', [":1: `model` must be a table", ":2: `batches` must"]),
-    "said twice": ("seed = 1\n[training]\nseed = 1\n", [":1: `seed` and `training.seed` say"]),
+    "said twice": ("seed = 1\n[training]\nseed = 1\n", [":1: `seed` and `training.seed` set the same value"]),
     "not here": ('list = true\nobjective_name = "x"\n', [":1: `list` can", ":2: `objective_name`"]),
     "two spellings": ("max_updates = 5\nmax-updates = 6\n",
                       [":1: `max-updates` and `max_updates` set the same value"]),
