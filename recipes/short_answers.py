@@ -374,8 +374,8 @@ QUESTIONS = (
                         _one_model,
                     ),
                 ),
-                "Multi30k De-En, test BLEU, beam 5; Pervasive Attention unless another architecture "
-                "is named.",
+                "Multi30k De-En, test BLEU, beam 5; Pervasive Attention unless another "
+                "architecture is named.",
             ),
         ),
     ),
