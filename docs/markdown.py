@@ -10,7 +10,7 @@ _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; cells must not contain line breaks; bars are escaped."""
-    lines = [_row(heads), _row(["---"] * len(heads)), *(_row(row) for row in rows)]
+    lines = [table_row(heads), table_row(["---"] * len(heads)), *map(table_row, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -38,5 +38,6 @@ def fill_blocks(page: str, contents: Mapping[str, Callable[[], str]]) -> str:
     return text
 
 
-def _row(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """Return a row of a table; bars in `cells` are escaped."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

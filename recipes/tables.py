@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.markdown import table_row
 from recipes.seeds import PART
 
 WRITTEN = {
@@ -119,8 +120,7 @@ def _cell(row: Row, name: str) -> str:
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """Return lines of cells as a Markdown table; the first line is the header."""
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    return "".join(f"{table_row(line)}\n" for line in lines)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -48,7 +48,7 @@ class Session:
         """Return words to write and whether they are the last; None means READ.
 
         The translation ends with the source, never before: a line that becomes too long for one
-        piece continues with another piece after the first has ended.
+        segment continues with another segment after the first has ended.
         """
         words: list[str] = []
         for segment in source[self._fed :]:

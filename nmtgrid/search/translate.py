@@ -558,7 +558,7 @@ def restore(
         targets.append(units)
         # Words as in the dataset: `bleu_tokenized` compares these.
         segments = (units[start:end] for start, end in pairwise([*starts, len(units)]))
-        words.append(pipeline.target.join_pieces(segments))
+        words.append(pipeline.target.join_segments(segments))
         texts.append(pipeline.target.moses.detokenize(words[-1]))
     best = (words[0], targets[0]) if joined else ("", [])
     return Translation(line, source, [hypothesis for hypothesis, _ in joined], texts, *best)

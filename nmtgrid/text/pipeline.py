@@ -89,12 +89,12 @@ class Side:
         """Return the words of `units`, still tokenised, separated by spaces."""
         return " ".join(joined_words(units, self.mark))
 
-    def join_pieces(self, pieces: Iterable[Sequence[str]]) -> str:
-        """Return the words of a line from its `pieces` (the units of each), written one by one.
+    def join_segments(self, segments: Iterable[Sequence[str]]) -> str:
+        """Return the words of a line from its `segments` (the units of each), written one by one.
 
-        Pieces are separated by a space, unless this language is written without spaces.
+        Segments are separated by a space, unless this language is written without spaces.
         """
-        texts = [text for text in map(self.join, pieces) if text]
+        texts = [text for text in map(self.join, segments) if text]
         has_spaces = self.moses.tokenizes or not is_unsegmented(count_unspaced(texts))
         return (" " if has_spaces else "").join(texts)
 

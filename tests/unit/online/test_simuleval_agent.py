@@ -133,7 +133,7 @@ def test_a_policy_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_line_that_becomes_long_is_translated_to_its_end() -> None:
-    """Its first piece ends before it is known to be long."""
+    """Its first segment ends before it is known to be long."""
     loaded = translator("pervasive")
     limits = SourceLimits(whole=12, segment=8)
     streams = StreamTranslator(loaded.models, loaded.pipeline, WaitK(1), loaded.plan, limits=limits)

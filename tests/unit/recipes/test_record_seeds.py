@@ -101,7 +101,7 @@ def test_columns_and_tables_of_a_newer_recipe() -> None:
     """A column is left out, or has a dash for each seed that lacks it; a table is kept."""
     old = {"part of the page": "settings", "system": "s", "seeds": 1, "bleu": 30.0}
     new = old | {"seeds": 2, "bleu": spread([33.0, 36.0]), "yaal": spread([1.0, 2.0])}
-    new["p_of_each_seed"] = "0.002, 0.010"
+    new |= {"p_of_each_seed": "0.002, 0.010", "other_95_%": "1 to 2, 2 to 3"}
     table = {"part of the page": "areas", "system": "s", "seeds": 2, "p_of_each_seed": "0.1, 0.2"}
     rows = combine(_record("1", rows=[old]), _record("2 3", rows=[new, table]))["rows"]
     bleu = rows[0].pop("bleu")
@@ -109,7 +109,7 @@ def test_columns_and_tables_of_a_newer_recipe() -> None:
     assert bleu["standard_deviation"] == pytest.approx(3.0)
     assert rows == [
         {"part of the page": "settings", "system": "s", "seeds": 3}
-        | {"p_of_each_seed": "–, 0.002, 0.010"},
+        | {"p_of_each_seed": "–, 0.002, 0.010", "other_95_%": "–, 1 to 2, 2 to 3"},
         table,
     ]
 

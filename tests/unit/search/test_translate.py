@@ -1,4 +1,4 @@
-"""Text to text, with a model that copies: order, pieces, batches, unknown words."""
+"""Text to text, with a model that copies: order, segments, batches, unknown words."""
 
 import dataclasses
 import math
@@ -180,7 +180,7 @@ def test_limits_are_those_of_training() -> None:
     assert SourceLimits.of([None], None).trained is None
 
 
-def test_pieces_of_a_line_whose_end_is_not_known() -> None:
+def test_segments_of_a_line_whose_end_is_not_known() -> None:
     splitter = OnlineSplitter(SourceLimits(whole=4, segment=6), Moses("de"))
     words = ["Eins.", "Zwei", "drei.", "Vier", "fünf.", "Sechs.", "Sieben", "acht", "neun"]
     sizes = [1, 2, 1, 1, 1, 1, 4, 2, 1]
@@ -188,20 +188,20 @@ def test_pieces_of_a_line_whose_end_is_not_known() -> None:
     for word, size in zip(words, sizes, strict=True):
         before = splitter.begins_segment(size)
         marks.append((before, splitter.add(word, size)))
-    # Up to four units the line is one piece; then each sentence is, and six units at most.
+    # Up to four units the line is one segment; then each sentence is, and six units at most.
     ended = [False, False, False, False, True, True, False, False, False]
     assert [end for _, end in marks] == ended
     assert [before for before, _ in marks] == [False] * 8 + [True]
 
 
 def test_joined_pieces_add_up() -> None:
-    pieces = [
+    segments = [
         Hypothesis([], [-0.5], -0.5, 0.0, torch.tensor([[0.25, 0.75]])),
         Hypothesis([7, 8], [-1.0, -2.0, -0.25], -3.25, 0.0, torch.eye(3)),
         Hypothesis([], [-0.125], -0.125, 0.0, torch.tensor([[1.0]])),
         Hypothesis([9], [-4.0, -0.0625], -4.0625, 0.0, torch.eye(2)),
     ]
-    whole = join(pieces, SearchPlan(length_penalty=1.0))
+    whole = join(segments, SearchPlan(length_penalty=1.0))
     assert whole.tokens == [7, 8, 9]
     # The end of the first goes to token 7, those of the second and third to token 8.
     assert whole.log_probabilities == [-1.5, -2.375, -4.0, -0.0625]
@@ -212,18 +212,18 @@ def test_joined_pieces_add_up() -> None:
     for row, column in ((0, 1), (1, 2), (2, 3), (3, 4)):
         expected[row, column] = 1.0
     assert torch.equal(whole.alignment, expected)
-    only_empty = join(pieces[:1] * 3, SearchPlan())
+    only_empty = join(segments[:1] * 3, SearchPlan())
     assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
 
 
 def test_joined_pieces_keep_their_coverage_penalties() -> None:
     plan = SearchPlan(length_penalty=1.0, coverage_penalty=0.2)
     # Norms are 3 and 2: penalties of 0.5 and 0.75.
-    pieces = [
+    segments = [
         Hypothesis([7, 8], [-1.0] * 3, -3.0, -1.5),
         Hypothesis([9], [-2.0] * 2, -4.0, -2.75),
     ]
-    whole = join(pieces, plan)
+    whole = join(segments, plan)
     assert whole.log_probability == -7
     assert whole.score == pytest.approx(-7 / 4 - 0.5 - 0.75)
 
@@ -232,16 +232,16 @@ def test_joined_pieces_keep_their_coverage_penalties() -> None:
 def test_the_best_of_all_pieces_stays_first(coverage: float) -> None:
     plan = SearchPlan(beam=3, nbest=3, length_penalty=1.0, coverage_penalty=coverage)
 
-    def piece(token: int, count: int, score: float) -> Hypothesis:
+    def segment(token: int, count: int, score: float) -> Hypothesis:
         """Return a hypothesis whose score is eq. (2.28), and the penalty -1 if there is one."""
         total = score * (count + 1)
         penalty = 1.0 if coverage else 0.0
         return Hypothesis([token] * count, [score] * (count + 1), total, score - penalty)
 
-    # Either piece scores best as its first; of the whole line the second has the higher mean.
+    # Either segment scores best as its first; of the whole line the second has the higher mean.
     ranked = [
-        [piece(7, 9, -1.0), piece(8, 1, -1.1), piece(9, 9, -1.2)],
-        [piece(7, 1, -0.1), piece(8, 9, -0.2), piece(9, 1, -0.3)],
+        [segment(7, 9, -1.0), segment(8, 1, -1.1), segment(9, 9, -1.2)],
+        [segment(7, 1, -0.1), segment(8, 9, -0.2), segment(9, 1, -0.3)],
     ]
     joined = [hypothesis for hypothesis, _ in join_ranked(ranked, plan)]
     alone, *_ = join_ranked([hypotheses[:1] for hypotheses in ranked], plan)
@@ -252,26 +252,26 @@ def test_the_best_of_all_pieces_stays_first(coverage: float) -> None:
 
 def test_verifications_of_joined_pieces_are_those_of_all() -> None:
     first, second = VerifiedPass(3, 2, 3, 2, 9), VerifiedPass(1, 1, 1, 1, 3)
-    pieces = [
+    segments = [
         Hypothesis([7], [-1.0] * 2, -2.0, -1.0, exits=[1, 3], num_exits=3, passes=[first]),
         Hypothesis([], [-1.0], -1.0, -1.0, exits=[3], num_exits=3, passes=[second]),
     ]
-    assert join(pieces, SearchPlan()).passes == [first, second]
-    untold = dataclasses.replace(pieces[1], passes=None)
-    assert join([pieces[0], untold], SearchPlan()).passes is None
+    assert join(segments, SearchPlan()).passes == [first, second]
+    untold = dataclasses.replace(segments[1], passes=None)
+    assert join([segments[0], untold], SearchPlan()).passes is None
 
 
 def test_what_is_written_late_counts_as_late() -> None:
-    """The first piece was full, which its next word of two units told; the second ended by itself.
+    """The first segment was full, as its next word of two units showed; the second ended by itself.
 
     Nothing of the second is written before the end of the first.
     """
-    pieces = [
+    segments = [
         Hypothesis([7, 8, 9], [-1.0] * 4, -4.0, 0.0, reads=[1, 2, 3, 3]),
         Hypothesis([7, 8], [-1.0] * 3, -3.0, 0.0, reads=[1, 4, 4]),
         Hypothesis([7], [-1.0] * 2, -2.0, 0.0, reads=[1, 2]),
     ]
-    whole = join(pieces, SearchPlan(), sizes=[2, 3, 1], seen=[4, 5, 7])
+    whole = join(segments, SearchPlan(), sizes=[2, 3, 1], seen=[4, 5, 7])
     assert whole.reads == [1, 2, 4, 4, 5, 6, 7]
 
 

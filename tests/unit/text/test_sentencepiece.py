@@ -162,10 +162,10 @@ def test_long_text_without_spaces_is_split_at_its_sentences() -> None:
     assert units == side.tokens(sentences[1]) * 2 and units[-1] == "?"
 
 
-def test_spaces_between_translated_pieces() -> None:
-    def joined(pieces: list[str], tokenize: bool = False) -> str:
+def test_spaces_between_translated_segments() -> None:
+    def joined(segments: list[str], tokenize: bool = False) -> str:
         side = Side(Moses("zh", tokenize), _model(), Vocabulary(["a"]))
-        return side.join_pieces([piece.split() for piece in pieces])
+        return side.join_segments([segment.split() for segment in segments])
 
     assert joined(["▁红色的 狗看见 。", "", "▁ 一只狗 看见球 。"]) == "红色的狗看见。一只狗看见球。"
     assert joined(["▁Er ▁g ing .", "", "▁Sie ▁kam ."]) == "Er ging. Sie kam."
